@@ -1,12 +1,11 @@
 // commands/conversation.h: a conversation as tokens, and a text that is shown while it grows. It needs no engine.
 //
-// In order: the tokens that end a text; the template, which is how a model was taught to tell questions from answers;
+// In order: the tokens that end a text; the templates, which are how models were taught to tell questions from answers;
 // the conversation; the text. What a person types is always plain text: it never becomes a control token, whatever it
 // says.
 //
-// Templates in files are programs (Jinja). None is run: ChatML is recognized by its two marks, and every other template
-// counts as not known. How to add a form: a value of ChatTemplate::Form, its recognition in read_template, its tokens
-// in Conversation::ask and answer, a test in tests/commands/test_conversation.cpp.
+// Templates in files are programs (Jinja). None is run: those of kChatForms are recognized by what they contain, and
+// every other counts as not known. How to add one: a row there, and a test in tests/commands/test_conversation.cpp.
 #pragma once
 
 #include <optional>
@@ -26,14 +25,15 @@ constexpr const char *kTurnBegin = "<|im_start|>", *kTurnEnd = "<|im_end|>";  //
 // With these tokens chats and documents end, in ChatML and with Llama 2 and 3, also where a file names no end.
 constexpr const char* kTextEnds[] = {"<|endoftext|>", kTurnEnd, "</s>", "<|end_of_text|>", "<|eot_id|>"};
 
-// The tokens that end a text: what the file calls its end, and those of kTextEnds that are special in it.
+// The tokens that end a text: what the files call its ends, and those of kTextEnds that are special in it.
 inline Tokens end_tokens(const Tokenizer& tokenizer) {
   Tokens ends;
   if (!tokenizer.bpe) return ends;
   const auto add = [&](int id) {
-    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    if (id >= 0 && id < tokenizer.vocab_size() && std::find(ends.begin(), ends.end(), id) == ends.end())
+      ends.push_back(id);
   };
-  add(tokenizer.bpe->eos());
+  for (int id : tokenizer.ends) add(id);
   for (const char* name : kTextEnds) add(tokenizer.bpe->special(name));
   return ends;
 }
@@ -43,13 +43,51 @@ inline bool is_among(const Tokens& tokens, int token) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The template
+// The templates
+
+// What stands around the texts of a chat. {} is a text; what is among `controls` is a token.
+struct ChatForm {
+  const char* sign;                               // what the template's source contains, beside all controls
+  std::vector<const char*> controls;              // no user's text may have them
+  const char *system, *question, *opening, *end;  // opening, end: of an answer
+  bool strips;                                    // white space around a text goes
+  const char* before_system;                      // stands before the system text, also where there is none
+};
+constexpr const char* kToday = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+inline const std::vector<ChatForm> kChatForms = {
+    // ChatML, of Qwen and SmolLM2 too.
+    {"",
+     {kTurnBegin, kTurnEnd},
+     "<|im_start|>system\n{}<|im_end|>\n",
+     "<|im_start|>user\n{}<|im_end|>\n",
+     "<|im_start|>assistant\n",
+     "<|im_end|>\n",
+     false,
+     ""},
+    // Llama 3.1 to 3.3. It says a date: of 3.1 this one; later ones ask the clock, which a text must not depend on.
+    {"Cutting Knowledge Date: December 2023",
+     {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
+     "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     "<|eot_id|>",
+     true,
+     kToday},
+    // Llama 3.
+    {"",
+     {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
+     "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
+     "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     "<|eot_id|>",
+     true,
+     ""},
+};
+// The texts alone, line after line: where no template is known.
+inline const ChatForm kLines = {"", {}, "{}\n", "{}\n", "", "\n", false, ""};
 
 struct ChatTemplate {
-  enum Form {
-    kLines,   // the text alone, line after line
-    kChatMl,  // <|im_start|>ROLE, a line end, the text, <|im_end|>, a line end
-  } form = kLines;
+  const ChatForm* form = &kLines;
   std::string system;  // the text that comes first where nobody gives another
 };
 
@@ -74,15 +112,14 @@ inline std::string default_system(const std::string& source) {
 
 // Reads the template of a model's file; "": it has none.
 inline ChatTemplate read_template(const std::string& source, const Tokenizer& tokenizer) {
-  ChatTemplate known;
-  for (const char* mark : {kTurnBegin, kTurnEnd}) {
+  const auto has = [&](const char* mark) {
     const int id = tokenizer.bpe ? tokenizer.bpe->special(mark) : -1;
-    const bool control = id >= 0 && tokenizer.bpe->type(id) == TokenType::control;  // no user's text may have it
-    if (!control || source.find(mark) == std::string::npos) return known;
-  }
-  known.form = ChatTemplate::kChatMl;
-  known.system = default_system(source);
-  return known;
+    return id >= 0 && tokenizer.bpe->type(id) == TokenType::control && source.find(mark) != std::string::npos;
+  };
+  for (const ChatForm& form : kChatForms)
+    if (source.find(form.sign) != std::string::npos && std::all_of(form.controls.begin(), form.controls.end(), has))
+      return {&form, default_system(source)};
+  return {};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -94,29 +131,28 @@ class Conversation {
  public:
   // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
   // tokenizer must outlive it. Throws what Tokenizer::encode throws.
-  Conversation(const Tokenizer& tokenizer, ChatTemplate::Form form, const std::string& system, int begin = -1)
-      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), line_end_(encoded("\n")) {
+  Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system, int begin = -1)
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), end_(written(form.end)) {
     if (begin >= 0) first_.push_back(begin);
-    if (!system.empty()) append(first_, message("system", system, "the system text"));
+    const std::string all = form.before_system + stripped(system);
+    if (!all.empty()) append(first_, written(form.system, all, "the system text"));
   }
 
   // Begins a turn: tokens() then end where its answer begins. Throws what Tokenizer::encode throws; nothing has changed
   // then.
   void ask(const std::string& question) {
-    Tokens turn = message("user", question, "the question");
-    if (form_ == ChatTemplate::kChatMl) {
-      turn.push_back(control(kTurnBegin));
-      append(turn, encoded("assistant\n"));
-    }
+    Tokens turn = written(form_.question, stripped(question), "the question");
+    append(turn, written(form_.opening));
     turns_.push_back(std::move(turn));
   }
   // Ends the turn, with the answer's tokens. The token that ended it may be among them, as the last.
   void answer(Tokens tokens) {
     if (!tokens.empty() && is_among(ends_, tokens.back())) tokens.pop_back();
-    if (form_ == ChatTemplate::kChatMl) tokens.push_back(control(kTurnEnd));
     append(turns_.back(), tokens);
-    append(turns_.back(), line_end_);
+    append(turns_.back(), end_);
   }
+  // The same, with an answer that somebody wrote.
+  void answer(const std::string& text) { answer(tokenizer_.encode(stripped(text), "an answer")); }
   // Forgets the last turn.
   void take_back() { turns_.pop_back(); }
   // Forgets all turns; the system text stays.
@@ -142,23 +178,41 @@ class Conversation {
 
  private:
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
-  int control(const char* mark) const { return tokenizer_.bpe->special(mark); }
-  Tokens encoded(const std::string& text, const std::string& what = "the template") const {
-    return tokenizer_.encode(text, what);
+  std::string stripped(const std::string& text) const {
+    const char* const white = " \t\n\v\f\r";
+    const size_t first = text.find_first_not_of(white);
+    if (!form_.strips) return text;
+    return first == text.npos ? "" : text.substr(first, text.find_last_not_of(white) - first + 1);
   }
-  // One text of somebody, as the template writes it.
-  Tokens message(const std::string& role, const std::string& text, const std::string& what) const {
-    if (form_ == ChatTemplate::kLines) return encoded(text + "\n", what);
-    Tokens tokens = {control(kTurnBegin)};
-    append(tokens, encoded(role + "\n" + text, what));  // as one text: a line end may join what follows it
-    tokens.push_back(control(kTurnEnd));
-    append(tokens, line_end_);
+  // What the template writes around a text. What stands between two controls is encoded as one text: a line end may
+  // join what follows it.
+  Tokens written(std::string_view around, const std::string& text = "",
+                 const std::string& what = "the template") const {
+    Tokens tokens;
+    std::string plain;
+    const auto end_plain = [&] {
+      if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what));
+      plain.clear();
+    };
+    for (size_t at = 0; at < around.size();) {
+      const auto is_here = [&](std::string_view mark) { return around.substr(at, mark.size()) == mark; };
+      const auto control = std::find_if(form_.controls.begin(), form_.controls.end(), is_here);
+      if (control != form_.controls.end()) {
+        end_plain();
+        tokens.push_back(tokenizer_.bpe->special(*control));
+        at += strlen(*control);
+      } else if (is_here("{}")) {
+        plain += text;
+        at += 2;
+      } else plain += around[at++];
+    }
+    end_plain();
     return tokens;
   }
 
   const Tokenizer& tokenizer_;
-  const ChatTemplate::Form form_;
-  const Tokens ends_, line_end_;
+  const ChatForm& form_;
+  const Tokens ends_, end_;
   Tokens first_;  // before all turns: the begin token, the system text
   std::vector<Tokens> turns_;
 };
@@ -168,10 +222,10 @@ class Conversation {
 inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& source, const std::string& model,
                                        const std::optional<std::string>& system, int begin = -1) {
   const ChatTemplate known = read_template(source, tokenizer);
-  if (known.form == ChatTemplate::kLines)
-    note(source.empty() ? "it has no chat template" : "its chat template is not ChatML", printable(model, 300),
+  if (known.form == &kLines)
+    note(source.empty() ? "it has no chat template" : "its chat template is not known", printable(model, 300),
          "the model continues plain lines of text; expect no answers");
-  return Conversation(tokenizer, known.form, system.value_or(known.system), begin);
+  return Conversation(tokenizer, *known.form, system.value_or(known.system), begin);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

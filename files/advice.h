@@ -5,6 +5,7 @@
 // nothing, it is what most chats use. A model of train_gpt is sampled as it is: temperature 1.
 #pragma once
 
+#include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/model_path.h"
 #include "files/origin.h"
@@ -69,7 +70,7 @@ inline Advice folder_advice(const std::string& path) {
 // Of a model's folder or GGUF file. Throws runtime_error where what is there cannot be read.
 inline Advice advice_of(const std::string& model) {
   const bool gguf = is_gguf(model);
-  const bool there = std::filesystem::is_regular_file(gguf ? model : model + "/model.safetensors");
+  const bool there = std::filesystem::is_regular_file(gguf ? model : weights_path(model));
   if (there && gguf) return gguf_advice(read_gguf(model));
   Advice none;
   none.its_own_way = !there || model_metadata(model).count("hash") || !load_tokenizer(model).bpe;

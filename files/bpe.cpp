@@ -169,7 +169,6 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where)
       sentencepiece_(parts.sentencepiece),
       ignore_merges_(parts.ignore_merges),
       space_first_(parts.space_first),
-      eos_(parts.eos),
       begin_(parts.begin) {
   const Ids ids = read_tokens(parts, where);
   read_bytes(ids, where);
@@ -181,9 +180,8 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where)
   if (sentencepiece_ && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
   if (parts.scores.empty()) read_merges(parts, ids, where);
   else merge_by_scores(parts, where);
-  for (int id : {parts.bos, eos_, begin_})
-    if (id < -1 || id >= vocab_size())
-      refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
+  if (begin_ < -1 || begin_ >= vocab_size())
+    refuse(filled("the id {} of a special token is not below {}", begin_, vocab_size()), where);
   if (!sentencepiece_) split_ = compile_split(pre_, where);
 }
 

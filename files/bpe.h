@@ -77,7 +77,6 @@ struct BpeParts {
   SpaceFirst space_first = SpaceFirst::nowhere;
   std::string pre;             // the name of a pre-split: a row of kPreSplits
   bool ignore_merges = false;  // a piece that is a token as a whole is that token, whatever its merges make
-  int bos = -1, eos = -1;      // -1: none
   int begin = -1;              // that stands before every text, where the model wants one; -1: none
 };
 
@@ -88,7 +87,6 @@ class Bpe {
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }
-  int eos() const { return eos_; }
   int begin() const { return begin_; }
   const std::string& pre() const { return pre_; }
   bool sentencepiece() const { return sentencepiece_; }
@@ -131,7 +129,7 @@ class Bpe {
   std::string pre_;
   bool sentencepiece_, ignore_merges_;
   SpaceFirst space_first_;
-  int eos_, begin_;
+  int begin_;
 };
 
 // Whether a pre-split is that of Llama 3, which goes with ignore_merges and a begin token: a GGUF file need not say so.
@@ -144,7 +142,7 @@ bool is_llama3(const std::string& pre);
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where);
 
 // From Hugging Face's tokenizer.json: the model BPE, with a pre-tokenizer that cuts as a pre-split of ours does and the
-// decoder ByteLevel; or with byte_fallback and all that Llama 2's or Mistral's has. It names no bos and eos. Throws
+// decoder ByteLevel; or with byte_fallback and all that Llama 2's or Mistral's has. It names no end. Throws
 // runtime_error for any other, by name.
 BpeParts parse_bpe(const std::string& text, const std::string& where);
 

@@ -317,15 +317,62 @@ static std::string chat_template_in(const std::string& dir) {
   return said.is_string() ? said.get<std::string>() : "";
 }
 
+// The tokens that end a text: none, one or a list, by config.json and by generation_config.json.
+static std::vector<int> ends_in(const std::string& dir) {
+  std::vector<int> ends;
+  for (const std::string& path : {dir + "/config.json", dir + "/generation_config.json"}) {
+    if (!std::filesystem::is_regular_file(path)) continue;
+    const Json file = parse_json(read_file(path), path), &said = member(file, "eos_token_id");
+    for (const Json& id : said.is_array() ? said : Json::array({said})) {
+      if (!id.is_null() && !id.is_number_integer())
+        refuse("eos_token_id is " + shown(said) + ", expected a token or a list of them", path, ConfigFile::kAdvice);
+      if (id.is_number_integer() && id >= 0 && id < INT_MAX) ends.push_back(id.get<int>());
+    }
+  }
+  return ends;
+}
+
+static constexpr const char* kMendIndex = "get the model's files anew";
+
 std::string weights_path(const std::string& dir) {
   if (access((dir + "/.").c_str(), F_OK) != 0 && errno == ENOTDIR)
     refuse("a file, where the folder of a model is due", printable(dir, 300),
            "give a folder, or to --model a file named NAME.gguf");
   const std::string path = dir + "/model.safetensors", index = path + ".index.json";
-  if (access(path.c_str(), F_OK) != 0 && access(index.c_str(), F_OK) == 0)
-    refuse("the weights lie in several files, and nanospec reads one", printable(index, 300),
-           "join them, with transformers: from_pretrained(DIR).save_pretrained(NEW, max_shard_size=\"99GB\")");
-  return path;
+  return access(path.c_str(), F_OK) != 0 && access(index.c_str(), F_OK) == 0 ? index : path;
+}
+
+// The files that lie there: one, or those that an index names.
+static std::vector<std::string> weights_files(const std::string& dir, const std::string& path) {
+  if (path == dir + "/model.safetensors") return {path};
+  const Json index = parse_json(read_regular(path), path);
+  const Json& names = member(index, "weight_map");
+  std::set<std::string> files;
+  for (const auto& [tensor, name] : names.items()) {
+    if (!names.is_object() || !name.is_string() || name.get<std::string>().find('/') != std::string::npos)
+      refuse("\"weight_map\" names no file of this folder for the tensor " + printable(tensor), path, kMendIndex);
+    files.insert(dir + "/" + name.get<std::string>());
+  }
+  if (files.empty()) refuse("\"weight_map\" names no files", path, kMendIndex);
+  return {files.begin(), files.end()};
+}
+// Their tensors, as of one file. read: of one, read_header or read_safetensors.
+template <class Read>
+static SafeTensors joined(const std::vector<std::string>& files, const Read& read) {
+  SafeTensors all = read(files[0]);
+  for (size_t i = 1; i < files.size(); i++) {
+    SafeTensors more = read(files[i]);
+    for (Tensor tensor : more.tensors) {
+      if (!all.index.emplace(tensor.name, all.tensors.size()).second)
+        refuse("tensor " + printable(tensor.name) + " lies in another file too", files[i], kMendIndex);
+      tensor.begin += all.bytes.size();
+      tensor.end += all.bytes.size();
+      all.tensors.push_back(tensor);
+    }
+    all.bytes += more.bytes;
+    if (!more.metadata.count("hash")) all.metadata.erase("hash");
+  }
+  return all;
 }
 
 Loaded load_model(const std::string& dir) {
@@ -338,11 +385,11 @@ Loaded load_model(const std::string& dir) {
     refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", symbols, vocab), dir,
            "use files of one and the same model");
   if (loaded.tokenizer.bpe) loaded.begin_token = loaded.tokenizer.bpe->begin();
-  const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
-    check_model(header, loaded.config, model_path);
-    return true;
-  });
+  const std::vector<std::string> files = weights_files(dir, model_path);
+  check_model(joined(files, read_header), loaded.config, model_path);
+  const SafeTensors file = joined(files, [](const std::string& path) { return read_safetensors(path); });
   check_hashed(file, dir);
+  loaded.tokenizer.ends = ends_in(dir);
   loaded.tokenizer.symbols.resize(size_t(vocab));  // Qwen's models have more rows than tokens: those have no bytes
   loaded.weights = parse_model(file, loaded.config, model_path);
   loaded.chat_template = chat_template_in(dir);

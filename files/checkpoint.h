@@ -111,7 +111,8 @@ struct Loaded {
   TensorSource source() const { return tensors.read ? tensors : TensorSource(weights.data()); }
 };
 
-// Where the weights lie. Throws runtime_error where `dir` is a file, or an index names several files instead.
+// Where the weights lie: in model.safetensors, or in the files that model.safetensors.index.json names, which is the
+// path then. Throws runtime_error where `dir` is a file.
 std::string weights_path(const std::string& dir);
 
 // Reads config.json, tokenizer.json and model.safetensors; and the template of a chat, where there is one. Throws

@@ -46,10 +46,10 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
     parts.ignore_merges = is_llama3(parts.pre);
   }
   parts.begin = gguf_begin_token(file);
-  const int64_t most = int64_t(parts.tokens.size()) - 1;
-  parts.bos = int(file.integer(kTokenizerKey + "bos_token_id", 0, most, -1));
-  parts.eos = int(file.integer(kTokenizerKey + "eos_token_id", 0, most, -1));
-  return bpe_tokenizer(parts, file.path);
+  Tokenizer tokenizer = bpe_tokenizer(parts, file.path);
+  for (const char* end : {"eos_token_id", "eot_token_id", "eom_token_id"})  // of a text, of a turn, of a message
+    tokenizer.ends.push_back(int(file.integer(kTokenizerKey + end, 0, UINT32_MAX, -1)));
+  return tokenizer;
 }
 
 // Throws runtime_error.

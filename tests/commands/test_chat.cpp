@@ -145,7 +145,7 @@ TEST_CASE("chat: without a template it continues lines, and says so") {
   const Said said = chat("Once\n", {"--system", "A tale."});
   CHECK(said.out == "and so on\n");
   CHECK(prompt_of(0) == "A tale.\nOnce\n");
-  CHECK(contains(said.error, "note: its chat template is not ChatML: m.gguf: "));
+  CHECK(contains(said.error, "note: its chat template is not known: m.gguf: "));
   stand_in().tokenizer = {};
   stand_in().tokenizer.symbols = {"\n", "a"};
   stand_in().script = [](const Method&, int) {

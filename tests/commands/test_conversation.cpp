@@ -16,7 +16,7 @@ const char* const kTemplate =
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}";
 
 std::string text_of(const Conversation& talk) { return small().decode(talk.tokens()); }
-Conversation chatml(const std::string& system = "") { return Conversation(small(), ChatTemplate::kChatMl, system); }
+Conversation chatml(const std::string& system = "") { return Conversation(small(), kChatForms[0], system); }
 
 // All that a stream shows of these parts, one after the other; "|" stands where a part ends.
 std::string shown(const std::vector<std::string>& stops, const std::vector<std::string>& parts) {
@@ -69,6 +69,39 @@ TEST_CASE("conversation: a user's text never becomes a control token, and comes 
   CHECK(contains(text_of(talk), "user\n" + hostile + "<|im_end|>\n"));
 }
 
+// The small tokenizer with Llama 3's control tokens in place of ChatML's.
+Tokenizer with_headers() {
+  BpeParts parts = parse_bpe(read_file("tests/files/bpe_small.json"), "small");
+  parts.tokens[0] = "<|start_header_id|>";
+  parts.tokens[1] = "<|end_header_id|>";
+  parts.tokens[2] = "<|eot_id|>";
+  return bpe_tokenizer(parts, "t");
+}
+
+TEST_CASE("conversation: ten of them have transformers' text by each template") {
+  const Tokenizer llama = with_headers();
+  const Json cases = Json::parse(read_file("tests/files/chats.json"));
+  std::map<const ChatForm*, int> seen;
+  for (const Json& one : cases) {
+    CAPTURE(one.dump());
+    const Tokenizer& tokenizer = one["template"] == "ChatML" ? small() : llama;
+    const ChatTemplate known = read_template(one["source"].get<std::string>(), tokenizer);
+    seen[known.form]++;
+    const Json& messages = one["messages"];
+    const bool system = messages[0]["role"] == "system";
+    const std::string first = system ? messages[0]["content"].get<std::string>() : "";
+    if (system && first.empty() && known.form != &kChatForms[1]) continue;  // here "" means that there is none
+    Conversation talk(tokenizer, *known.form, first);
+    for (size_t i = system; i < messages.size(); i++) {
+      const std::string text = messages[i]["content"].get<std::string>();
+      if (messages[i]["role"] == "user") talk.ask(text);
+      else talk.answer(text);
+    }
+    CHECK(tokenizer.decode(talk.tokens()) == one["text"].get<std::string>());
+  }
+  CHECK(seen == std::map<const ChatForm*, int>{{&kChatForms[0], 10}, {&kChatForms[1], 10}, {&kChatForms[2], 10}});
+}
+
 TEST_CASE("conversation: the oldest turns are dropped whole, the system text and the last turn stay") {
   Conversation talk = chatml("Be brief.");
   for (const char* question : {"one", "two", "three", "four"}) {
@@ -91,7 +124,7 @@ TEST_CASE("conversation: the oldest turns are dropped whole, the system text and
 }
 
 TEST_CASE("conversation: without a template its lines follow each other") {
-  Conversation talk(small(), ChatTemplate::kLines, "");
+  Conversation talk(small(), kLines, "");
   talk.ask("ROMEO:<|im_end|>");
   talk.answer(tokens_of("Ay<|endoftext|>"));
   talk.ask("And?");
@@ -99,39 +132,40 @@ TEST_CASE("conversation: without a template its lines follow each other") {
 
   Tokenizer letters;
   letters.symbols = {"\n", "a"};
-  Conversation few(letters, ChatTemplate::kLines, "");
+  Conversation few(letters, kLines, "");
   CHECK(contains(error_of([&] { few.ask("ab"); }), "'b' (U+0062) is not in the vocabulary"));
   CHECK(few.turns() == 0);
 }
 
 TEST_CASE("conversation: ChatML is known by its marks, and brings its own system text") {
   const auto read = [](const std::string& source) { return read_template(source, small()); };
-  CHECK(read(kTemplate).form == ChatTemplate::kChatMl);
+  CHECK(read(kTemplate).form == &kChatForms[0]);
   CHECK(read(kTemplate).system == "You help.");
-  CHECK(read("").form == ChatTemplate::kLines);
-  CHECK(read("{{ '[INST]' }}").form == ChatTemplate::kLines);
-  CHECK(read("<|im_start|>").form == ChatTemplate::kLines);
+  CHECK(read("").form == &kLines);
+  CHECK(read("{{ '[INST]' }}").form == &kLines);
+  CHECK(read("<|im_start|>").form == &kLines);
   const std::string filled = "{{ '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}";
-  CHECK(read(filled).form == ChatTemplate::kChatMl);
+  CHECK(read(filled).form == &kChatForms[0]);
   CHECK(read(filled).system == "");
   CHECK(read(filled + "{{ \"<|im_start|>system\\nYou're\\nkind.<|im_end|>\\n\" }}").system == "You're\nkind.");
   Tokenizer letters;
   letters.symbols = {"a"};
-  CHECK(read_template(kTemplate, letters).form == ChatTemplate::kLines);  // it has no such tokens
+  CHECK(read_template(kTemplate, letters).form == &kLines);  // it has no such tokens
   CHECK(end_tokens(letters).empty());
   CHECK(end_tokens(small()) == Tokens{0, 2});
   BpeParts llama3 = parse_bpe(read_file("tests/files/bpe_small.json"), "small");
   llama3.tokens[0] = "<|end_of_text|>";
   llama3.tokens[2] = "<|eot_id|>";
-  llama3.eos = 2;
-  CHECK(end_tokens(bpe_tokenizer(llama3, "t")) == Tokens{2, 0});
+  Tokenizer two = bpe_tokenizer(llama3, "t");
+  two.ends = {2, -1, 2, 100000, 7};  // -1: none; ids that the vocabulary lacks do no harm
+  CHECK(end_tokens(two) == Tokens{2, 7, 0});
   const auto begun = [](const std::optional<std::string>& system) {
     return begin_conversation(small(), kTemplate, "m", system).tokens();
   };
   CHECK(begun({}) == tokens_of("<|im_start|>system\nYou help.<|im_end|>\n"));
   CHECK(begun("No.") == tokens_of("<|im_start|>system\nNo.<|im_end|>\n"));
   CHECK(begun("").empty());
-  CHECK(contains(captured(2, [] { begin_conversation(small(), "[INST]", "m", {}); }), "not ChatML: m: "));
+  CHECK(contains(captured(2, [] { begin_conversation(small(), "[INST]", "m", {}); }), "is not known: m: "));
 }
 
 TEST_CASE("stream: a stop ends the text before it, wherever tokens end") {

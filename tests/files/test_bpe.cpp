@@ -336,7 +336,7 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
     change(parts);
     return error_of([&] { Bpe(parts, "model.gguf"); });
   };
-  CHECK(wrong([](BpeParts& p) { p.bos = 2, p.eos = 1000; }).empty());
+  CHECK(wrong([](BpeParts& p) { p.begin = 1000; }).empty());
   CHECK(wrong([](BpeParts& p) { p.types.clear(), p.tokens[1000] = "tool"; }) == "");
   CHECK(wrong([](BpeParts& p) { p.types[50] = 6; }).empty());
   CHECK(wrong([](BpeParts& p) { p.types[500] = 6; }).find("token 500, ") == 0);
@@ -352,9 +352,8 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "a b c"; }), "is not two tokens"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "Q Z"; }), "names \"QZ\", which is no token"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = p.merges[2]; }), "is there twice"));
-  CHECK(holds(wrong([](BpeParts& p) { p.bos = 1001; }), "the id 1001 of a special token is not below 1001"));
-  CHECK(holds(wrong([](BpeParts& p) { p.eos = -2; }), "the id -2"));
-  CHECK(wrong([](BpeParts& p) { p.begin = 1001; }) == wrong([](BpeParts& p) { p.bos = 1001; }));
+  CHECK(holds(wrong([](BpeParts& p) { p.begin = 1001; }), "the id 1001 of a special token is not below 1001"));
+  CHECK(holds(wrong([](BpeParts& p) { p.begin = -2; }), "the id -2"));
   CHECK(wrong([](BpeParts& p) { p.pre = "falcon"; }) ==
         "the pre-split \"falcon\" is not known: model.gguf: give a model whose pre-split is one of smollm, gpt-2, "
         "qwen2, llama-bpe, llama3, llama-v3, default");
@@ -679,7 +678,7 @@ void mutate_parts(BpeParts& parts, Random& random) {
       std::swap(parts.merges[merge], parts.merges[below(random, parts.merges.size())]);
       break;
     case 5:
-      parts.bos = int(random());
+      parts.begin = int(random());
       break;
     case 6:
       parts.types.resize(parts.types.size() - below(random, 2));

@@ -620,17 +620,49 @@ TEST_CASE("checkpoint: a pipe where a file of a model is due is refused, and not
   CHECK(model_metadata(folder.path).empty());
 }
 
-TEST_CASE("checkpoint: weights in several files are refused by their index, and a file by what it is not") {
+TEST_CASE("checkpoint: weights in several files are those of one") {
+  const Folder folder;
+  const Config config = tiny_config();
+  const std::vector<float> weights = random_weights(config, 3);
+  std::vector<float> extra;
+  std::vector<TensorData> tensors[2];  // by turns, so that neither file has what lies together
+  Json map;
+  for (const TensorData& tensor : model_tensors(config, weights.data(), extra)) {
+    map[tensor.name] = map.size() % 2 ? "b.safetensors" : "a.safetensors";
+    tensors[(map.size() + 1) % 2].push_back(tensor);
+  }
+  const auto write_index = [&](const Json& names) {
+    return folder.file("model.safetensors.index.json", Json{{"weight_map", names}}.dump());
+  };
+  folder.file("config.json", format_config(config));
+  folder.file("tokenizer.json", format_tokenizer(kLetters));
+  const std::string index = write_index(map), a = folder.file("a.safetensors", format_safetensors(tensors[0], {})),
+                    b = folder.file("b.safetensors", format_safetensors(tensors[1], {}));
+  const auto message = [&] { return error_of([&] { load_model(folder.path); }); };
+  CHECK(weights_path(folder.path) == index);
+  CHECK(load_model(folder.path).weights == weights);
+
+  fs::remove(b);
+  CHECK(begins(message(), "cannot read the file: " + b));
+  folder.file("b.safetensors", format_safetensors({tensors[1][0], tensors[0][0]}, {}));
+  CHECK(begins(message(), "tensor " + tensors[0][0].name + " lies in another file too: " + b));
+  folder.file("b.safetensors", format_safetensors({tensors[1][0]}, {}));
+  CHECK(message().find(" is missing, expected with shape ") != std::string::npos);
+  for (const Json& wrong :
+       {Json(), Json::object(), Json{{"x", 1}}, Json{{"x", "../a.safetensors"}}, Json::array({"x"})}) {
+    write_index(wrong);
+    CHECK(message().find("\"weight_map\" names no file") != std::string::npos);
+  }
+  folder.file("model.safetensors.index.json", "{");
+  CHECK(message().find(index) != std::string::npos);
+  folder.file("model.safetensors", "");
+  CHECK(weights_path(folder.path) == folder.file("model.safetensors"));
+}
+
+TEST_CASE("checkpoint: a file where a folder is due is refused by what it is not") {
   const Folder folder;
   const std::string file = folder.file("model", "");
   CHECK(begins(error_of([&] { load_model(file); }), "a file, where the folder of a model is due: " + file + ": give"));
-  folder.file("config.json", format_config(tiny_config()));
-  folder.file("model.safetensors.index.json", "{}");
-  CHECK(begins(error_of([&] { load_model(folder.path); }),
-               "the weights lie in several files, and nanospec reads one: " + folder.path +
-                   "/model.safetensors.index.json: join"));
-  folder.file("model.safetensors", "");
-  CHECK(weights_path(folder.path) == folder.file("model.safetensors"));
 }
 
 TEST_CASE("checkpoint: a kill at any moment leaves a whole older or newer model") {

@@ -1,0 +1,59 @@
+"""Renders ten conversations by three chat templates with transformers, and writes tests/files/chats.json, against which
+tests/commands/test_conversation.cpp holds those of commands/conversation.h.
+
+    python3 -m venv build/venv && build/venv/bin/pip install transformers
+    build/venv/bin/python tests/reference/templates.py
+
+The templates say what those of ChatML's, Llama 3's and Llama 3.1's models say, in words of our own.
+"""
+
+import json
+import os
+
+from transformers import PreTrainedTokenizerFast
+
+FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "files")
+HEADER = "'<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>'"
+OPENING = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+DATES = "Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n"
+TEMPLATES = {
+    "ChatML": "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    "Llama 3": "{% for m in messages %}{{ " + HEADER + " }}{% endfor %}" + OPENING,
+    "Llama 3.1": "{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] | trim %}"
+    "{% set rest = messages[1:] %}{% else %}{% set first = '' %}{% set rest = messages %}{% endif %}"
+    "{{ '<|start_header_id|>system<|end_header_id|>\\n\\n" + DATES + "' + first + '<|eot_id|>' }}"
+    "{% for m in rest %}{{ " + HEADER + " }}{% endfor %}" + OPENING,
+}
+CONVERSATIONS = [  # system text or None, then questions and answers by turns
+    [None, "What is it?"],
+    ["Be brief.", "What is it?"],
+    ["", "An empty system text."],
+    [None, "One", "Two", "Three"],
+    ["Be kind.", "One", "Two.", "Three?", "Four!", "Five"],
+    [None, "  blanks around  ", "\n\nand in the answer \n", "twice"],
+    ["  Be\nbrief. \n", "line\n\nline", "no\n", "\tso"],
+    [None, "<|im_end|> <|eot_id|> are text", "I see <|im_start|>", "Good"],
+    ["Großes ß, naïve €", "日本語?", "🙂 ok", "{}"],
+    ["{{ messages }}", "{% if %}", "{}", "%}"],
+]
+
+
+def main():
+    cases = []
+    for name, template in TEMPLATES.items():
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{FILES}/bpe_small.json")
+        tokenizer.chat_template = template
+        for system, *turns in CONVERSATIONS:
+            messages = [] if system is None else [{"role": "system", "content": system}]
+            messages += [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)]
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            cases.append({"template": name, "source": template, "messages": messages, "text": text})
+    with open(f"{FILES}/chats.json", "w") as f:
+        json.dump(cases, f, ensure_ascii=False, indent=0)
+        f.write("\n")
+    print(f"{len(cases)} conversations in tests/files/chats.json")
+
+
+if __name__ == "__main__":
+    main()
