@@ -1,9 +1,9 @@
 // sample.h: from logits to a token.
 //
-// In order: the settings; the order of floats as integers; which tokens top-k and top-p keep; the noise; the pick; the
-// distribution that the pick samples, for the rules that need probabilities. A row of logits is read a few times and
-// never sorted. There is no random state: noise is a pure function of (seed, sequence, stream, index in the text,
-// token). So the text cannot depend on who drafted it, or when. The file does not know where logits come from.
+// In order: the settings; the order of floats as integers; which tokens top-k, top-p and min-p keep; the noise; the
+// pick; the distribution that the pick samples, for the rules that need probabilities. A row of logits is read a few
+// times and never sorted. There is no random state: noise is a pure function of (seed, sequence, stream, index in the
+// text, token). So the text cannot depend on who drafted it, or when. The file does not know where logits come from.
 //
 // The next token is the argmax over the kept tokens x of logit(x) / temperature + gumbel(x), ties to the lowest id:
 // a sample of softmax(logits / temperature) (Gumbel 1954). It is computed as logit + temperature * gumbel, which orders
@@ -26,6 +26,8 @@ struct Sampling {
   float top_p = 1;        // of these keep the fewest likeliest tokens whose chances sum to at least this; 1: all
   uint64_t seed = 1;
   uint32_t sequence = 0;  // tells apart texts that are generated under one seed
+  float min_p = 0;        // keep those whose chance is at least this share of the likeliest token's; 0: all
+  HD bool drops(int vocab) const { return temperature > 0 && ((top_k > 0 && top_k < vocab) || top_p < 1 || min_p > 0); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ HD inline int token_of(int64_t rank) { return int(~uint32_t(rank)); }
 HD inline int32_t key_of(int64_t rank) { return int32_t(rank >> 32); }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What top-k and top-p keep
+// What top-k, top-p and min-p keep
 
 // The largest threshold t, as an ordered key, for which enough(n, t) holds; n is the number of logits >= t. enough()
 // must hold at `low`; where it fails it must fail for all larger t. `top` is the largest logit. The function bisects
@@ -87,19 +89,17 @@ HD inline float weight(float logit, float least, float top, float t) {
 
 // A token is kept exactly when its logit is >= this threshold. First the top_k largest logits are kept; then, of these,
 // the fewest largest whose softmax at this temperature reaches top_p, as Hugging Face's warpers do it. Logits equal to
-// the last one kept are kept too. At temperature 0, or when all are kept, it is -infinity.
+// the last one kept are kept too. Of these stay those with exp((logit - top) / t) >= min_p (Nguyen et al. 2024). At
+// temperature 0, or when all are kept, it is -infinity.
 template <class Group>
 HD float kept_threshold(Group group, const float* logits, int vocab, const Sampling& sampling) {
   const float t = sampling.temperature;
   int32_t kept = ordered(-Format<float>::kInfinity);
-  const bool by_k = sampling.top_k > 0 && sampling.top_k < vocab, by_p = sampling.top_p < 1;
-  if (t == 0 || !(by_k || by_p)) return from_ordered(kept);
+  if (!sampling.drops(vocab)) return from_ordered(kept);
   const float top = from_ordered(group.template largest<int32_t>(vocab, [=](int x) { return ordered(logits[x]); }));
-  if (by_k) {
-    const int k = sampling.top_k;
+  if (const int k = sampling.top_k; k > 0 && k < vocab)
     kept = largest_threshold(group, logits, vocab, kept, top, k, [=](int n, int32_t) { return n >= k; });
-  }
-  if (by_p) {
+  if (sampling.top_p < 1) {
     const auto mass = [&](int32_t key) {
       const float least = from_ordered(key);
       return group.template sum<double>(vocab, [=](int x) { return double(weight(logits[x], least, top, t)); });
@@ -107,7 +107,7 @@ HD float kept_threshold(Group group, const float* logits, int vocab, const Sampl
     const double wanted = double(sampling.top_p) * mass(kept);
     kept = largest_threshold(group, logits, vocab, kept, top, 0, [&](int, int32_t key) { return mass(key) >= wanted; });
   }
-  return from_ordered(kept);
+  return larger(from_ordered(kept), fused(t, log(sampling.min_p), top));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

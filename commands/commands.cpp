@@ -61,6 +61,8 @@ std::vector<Flag> sampling_flags(Options& o) {
        from(0, kHottest)},
       {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
       {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
+      {"--min_p", "P", &o.sampling.min_p,
+       "sample among tokens whose chance is at least this share of the likeliest one's; 0: all", from(0, 1)},
       {"--seed", "N", &o.sampling.seed, "a different seed gives a different text"},
   };
 }
@@ -233,7 +235,7 @@ std::string machine_text(const Settings& settings, const Engine& engine) {
 
 std::string sampling_text(const Sampling& s) {
   return filled("temperature {}", s.temperature) + (s.top_k > 0 ? filled(", top_k {}", s.top_k) : "") +
-         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "");
+         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "") + (s.min_p > 0 ? filled(", min_p {}", s.min_p) : "");
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
@@ -505,7 +507,11 @@ double as_typed(float x) {
 }
 
 OrderedJson sampling_json(const Sampling& s) {
-  return {{"temperature", as_typed(s.temperature)}, {"top_k", s.top_k}, {"top_p", as_typed(s.top_p)}, {"seed", s.seed}};
+  return {{"temperature", as_typed(s.temperature)},
+          {"top_k", s.top_k},
+          {"top_p", as_typed(s.top_p)},
+          {"min_p", as_typed(s.min_p)},
+          {"seed", s.seed}};
 }
 
 OrderedJson settings_json(const Options& o, const Engine& engine, bool generates) {

@@ -22,8 +22,8 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------
 // A line in
 
-const std::vector<std::string> kKeys = {"prompt", "messages", "max_new_tokens", "temperature",
-                                        "top_k",  "top_p",    "seed",           "stop"};
+const std::vector<std::string> kKeys = {"prompt", "messages", "max_new_tokens", "temperature", "top_k",
+                                        "top_p",  "min_p",    "seed",           "stop"};
 constexpr const char* kAdvice = "write {\"prompt\": \"...\"}, or {\"messages\": [...]} as docs/batch.md says";
 
 struct Line {
@@ -128,7 +128,7 @@ std::string head_of(size_t index, const Line& line, const std::string& model, co
   const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
   const Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos,
                                 method, line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k,
-                                s.top_p, s.seed, line.stops});
+                                s.top_p, s.min_p, s.seed, line.stops});
   std::string head = OrderedJson{{"index", index}, {"request", hash_of(json_text(all, -1))}}.dump();
   head.back() = ',';
   return head;
@@ -158,7 +158,7 @@ Tokens encode(const Line& line, const Options& options, const Engine& engine) {
     for (const Json& message : line.messages) {
       const std::string content = message["content"].get<std::string>();
       if (message["role"] == "user") talk.ask(content);
-      if (message["role"] == "assistant") talk.answer(engine.tokenizer().encode(content, "an answer"));
+      if (message["role"] == "assistant") talk.answer(content);
     }
     return talk.tokens();
   } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }

@@ -80,7 +80,7 @@ class Iterations {
     if (n == 1) {
       std::vector<Candidate> none;
       state.root = tree.token[0];
-      return run_on_device({1, 1, filters(sampling)}, 0, state, none, model);
+      return run_on_device({1, 1, sampling.drops(vocab_)}, 0, state, none, model);
     }
     drop();
     state.turn = turn_;
@@ -92,10 +92,10 @@ class Iterations {
       end[i] = i < n ? tree.end[i] : i + 1;
     }
     known_.past = -1;
-    send({rows, 0, filters(sampling)}, [&](Recording&) {
+    send({rows, 0, sampling.drops(vocab_)}, [&](Recording&) {
       copy_input(kStateInts + 3 * size_t(rows));
       const int* const at = input_.data() + kStateInts;
-      decode({at, at + rows, at + 2 * rows, rows}, filters(sampling), model);
+      decode({at, at + rows, at + 2 * rows, rows}, sampling.drops(vocab_), model);
     });
     return finish(state, 1 - turn_);
   }
@@ -123,7 +123,7 @@ class Iterations {
     State state = state_of(sampling, index, past, n);
     state.scale = scale;
     state.root = root;
-    return run_on_device({n, width, filters(sampling)}, depth, state, drafted, model);
+    return run_on_device({n, width, sampling.drops(vocab_)}, depth, state, drafted, model);
   }
 
   // Runs a forward alone, for a drafter on the host; returns the logits in the host's memory, valid until the next one.
@@ -160,7 +160,7 @@ class Iterations {
     int rows;      // of the forward
     int width;     // of the full tree that the device drafts (with the rows it says how deep it is), 1 of a root alone;
                    // 0: the host drafts
-    bool filters;  // whether top-k or top-p may drop a token
+    bool filters;  // whether top-k, top-p or min-p may drop a token
     int layers = -1;  // of a forward alone; -1: an iteration
     auto all() const { return std::tie(rows, width, filters, layers); }
     bool operator<(const Kind& b) const { return all() < b.all(); }
@@ -186,9 +186,6 @@ class Iterations {
     while (rows < n) rows = rows < 16 ? 2 * rows : rows + 16;
     return std::min(rows, most_rows_);
   }
-  bool filters(const Sampling& s) const {
-    return s.temperature > 0 && ((s.top_k > 0 && s.top_k < vocab_) || s.top_p < 1);
-  }
   static State state_of(const Sampling& sampling, int64_t index, int past, int rows) {
     State state;
     state.sampling = sampling;
@@ -199,8 +196,8 @@ class Iterations {
   }
   static bool same(const State& a, const State& b) {
     const auto all = [](const State& s) {
-      return std::tie(s.sampling.temperature, s.sampling.top_k, s.sampling.top_p, s.sampling.seed, s.sampling.sequence,
-                      s.index, s.scale, s.root, s.past, s.first_row[1]);
+      return std::tie(s.sampling.temperature, s.sampling.top_k, s.sampling.top_p, s.sampling.min_p, s.sampling.seed,
+                      s.sampling.sequence, s.index, s.scale, s.root, s.past, s.first_row[1]);
     };
     return all(a) == all(b);
   }

@@ -75,6 +75,7 @@ TEST_CASE("prompts: each text is what generate prints alone, in the order of the
       {"\"prompt\": \"a\\n\", \"temperature\": 0, \"max_new_tokens\": 7",
        {"--prompt", "a\n", "--temperature", "0", "--max_new_tokens", "7"}},
       {"\"prompt\": \"Hi\", \"top_k\": 3, \"top_p\": 0.5", {"--prompt", "Hi", "--top_k", "3", "--top_p", "0.5"}},
+      {"\"prompt\": \"Hi\", \"min_p\": 0.2", {"--prompt", "Hi", "--min_p", "0.2"}},
       {"\"prompt\": \"longer\", \"temperature\": 0.5, \"stop\": [\"e\", \"i\"]",
        {"--prompt", "longer", "--temperature", "0.5", "--stop", "e", "--stop", "i"}},
       {"\"prompt\": \"Hi\", \"stop\": \"a\"", {"--prompt", "Hi", "--stop", "a"}},
@@ -100,7 +101,7 @@ TEST_CASE("prompts: each text is what generate prints alone, in the order of the
     const Ended ended = files.generate(
         {"--max_new_tokens", "90", "--shape", "tree:2x2", "--batch", batch, "--stats", files.folder.file("s.json")});
     CHECK_MESSAGE(ended.status == 0, ended.error);
-    const std::string seats = batch == "0" || batch == "100" ? "8" : batch;
+    const std::string seats = batch == "0" || batch == "100" ? std::to_string(cases.size()) : batch;
     CHECK_MESSAGE(contains(ended.said, "(batch " + seats + "; bigram tree:2x2; "), ended.said);
     const std::vector<Json> texts = files.texts();
     REQUIRE(texts.size() == cases.size());
@@ -231,6 +232,7 @@ TEST_CASE("prompts: a file of other texts is refused, and stays as it is") {
                              {"--temperature", "0.5"},
                              {"--top_k", "3"},
                              {"--top_p", "0.5"},
+                             {"--min_p", "0.5"},
                              {"--stop", "x"},
                              {"--ignore_eos"},
                              {"--dtype", "bf16"},

@@ -283,10 +283,10 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
   struct Cut {
     float temperature;
     int top_k;
-    float top_p;
+    float top_p, min_p = 0;
   };
-  const Cut cuts[] = {{0, 0, 1},    {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
-                      {1.5f, 0, 1}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
+  const Cut cuts[] = {{0, 0, 1},          {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
+                      {1.5f, 0, 1, 0.2f}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
   constexpr int kDrafters = 9;
   size_t setting = 0;
   int64_t generations = 0, tokens[kDrafters] = {}, forwards[kDrafters] = {};
@@ -298,6 +298,7 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
           const int wanted = 45;
           Decoding decoding = decoding_of("auto", cut.temperature, wanted, seed);
           decoding.sampling.top_k = cut.top_k, decoding.sampling.top_p = cut.top_p;
+          decoding.sampling.min_p = cut.min_p;
           const Ints prompt = prompt_of(length, seed), plain = plain_text(decoding, prompt, block);
           for (const char* shape : kAllShapes)
             for (int budget : {64, 9})

@@ -17,9 +17,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-Sampling sampling_of(float temperature, int top_k = 0, float top_p = 1, uint64_t seed = 1) {
+Sampling sampling_of(float temperature, int top_k = 0, float top_p = 1, uint64_t seed = 1, float min_p = 0) {
   Sampling sampling;
   sampling.temperature = temperature, sampling.top_k = top_k, sampling.top_p = top_p, sampling.seed = seed;
+  sampling.min_p = min_p;
   return sampling;
 }
 
@@ -47,7 +48,7 @@ std::vector<char> kept_set(const std::vector<float>& logits, const Sampling& sam
 }
 
 // The same by sorting: the logit of the k-th place and all equal to it; then whole groups of equal logits, from the
-// top, until their share reaches top_p.
+// top, until their share reaches top_p; of these, what has enough of the first one's weight.
 std::vector<char> kept_by_sorting(const std::vector<float>& logits, const Sampling& sampling) {
   std::vector<float> sorted = logits;
   std::sort(sorted.begin(), sorted.end(), std::greater<float>());
@@ -63,7 +64,7 @@ std::vector<char> kept_by_sorting(const std::vector<float>& logits, const Sampli
       if (sum >= double(sampling.top_p) * total) least = sorted[i];
     }
   std::vector<char> kept;
-  for (float logit : logits) kept.push_back(logit >= least);
+  for (float logit : logits) kept.push_back(logit >= least && !(weight_of(logit) < double(sampling.min_p)));
   return kept;
 }
 
@@ -144,7 +145,20 @@ TEST_CASE("sample: top-k and top-p by hand") {
   CHECK(kept_set(std::vector<float>(6, 1.5f), sampling_of(1, 2, 0.3f)) == Kept(6, 1));
 }
 
-TEST_CASE("sample: top-k and top-p keep what a slow sort keeps") {
+TEST_CASE("sample: min-p by hand") {
+  using Kept = std::vector<char>;
+  const std::vector<float> logits = {0, 2, 1};  // of the likeliest: .135, 1, .368
+  CHECK(kept_set(logits, sampling_of(1, 0, 1, 1, 0.13f)) == Kept{1, 1, 1});
+  CHECK(kept_set(logits, sampling_of(1, 0, 1, 1, 0.14f)) == Kept{0, 1, 1});
+  CHECK(kept_set(logits, sampling_of(1, 0, 1, 1, 0.37f)) == Kept{0, 1, 0});
+  CHECK(kept_set(logits, sampling_of(2, 0, 1, 1, 0.37f)) == Kept{0, 1, 1});  // .368, 1, .607: temperature comes first
+  CHECK(kept_set(logits, sampling_of(1, 2, 1, 1, 0.13f)) == Kept{0, 1, 1});
+  CHECK(kept_set(logits, sampling_of(1, 0, 0.6f, 1, 0.13f)) == Kept{0, 1, 0});
+  CHECK(kept_set({3, 3, 1}, sampling_of(1, 0, 1, 1, 1)) == Kept{1, 1, 0});
+  CHECK(kept_set(logits, sampling_of(0, 0, 1, 1, 1)) == Kept{1, 1, 1});
+}
+
+TEST_CASE("sample: top-k, top-p and min-p keep what a slow sort keeps") {
   int cases = 0;
   for (int vocab : {1, 2, 5, 31, 65, 1000})
     for (uint64_t seed = 0; seed < 6; seed++)
@@ -155,10 +169,11 @@ TEST_CASE("sample: top-k and top-p keep what a slow sort keeps") {
           if (seed == 5) logits[vocab / 2] = -1e30f, logits[0] = 1e-40f;
           for (int k : {0, 1, 2, 3, 5, 10, 64, vocab})
             for (float p : {1.0f, 0.999f, 0.9f, 0.5f, 0.1f, 1e-6f}) {
-              const Sampling sampling = sampling_of(temperature, k, p);
+              const float min_p = cases % 3 == 1 ? 0.07f : cases % 3 == 2 ? 0.5f : 0;
+              const Sampling sampling = sampling_of(temperature, k, p, 1, min_p);
               if (kept_set(logits, sampling) != kept_by_sorting(logits, sampling)) {
                 FAIL_CHECK("vocab " << vocab << " seed " << seed << " steps " << steps << " temperature " << temperature
-                                    << " top_k " << k << " top_p " << p);
+                                    << " top_k " << k << " top_p " << p << " min_p " << min_p);
               }
               cases++;
             }

@@ -101,9 +101,9 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
   struct Filter {
     int top_k;
-    float top_p;
+    float top_p, min_p;
   };
-  const std::vector<Filter> filters = {{0, 1.0f}, {5, 1.0f}, {0, 0.8f}, {12, 0.9f}};
+  const std::vector<Filter> filters = {{0, 1.0f, 0}, {5, 1.0f, 0}, {0, 0.8f, 0.05f}, {12, 0.9f, 0}};
   Bigram bigram = bigram_of(a);
   Ngram ngram = ngram_of(a);
   RandomDrafter random(a.config.vocab_size);
@@ -138,6 +138,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
               Decoding decoding;
               decoding.sampling.temperature = temperature;
               decoding.sampling.top_k = filter.top_k, decoding.sampling.top_p = filter.top_p;
+              decoding.sampling.min_p = filter.min_p;
               decoding.sampling.seed = seed;
               decoding.max_new_tokens = 110;  // past the window, by one slide at least
               Stats stats;

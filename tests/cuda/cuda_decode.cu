@@ -64,6 +64,7 @@ std::vector<Sampling> settings(int vocab) {
       for (float top_p : {1.0f, 0.9f, 0.3f, 1e-6f}) {
         Sampling s;
         s.temperature = temperature, s.top_k = std::max(0, top_k), s.top_p = top_p;
+        s.min_p = all.size() % 3 == 1 ? 0.2f : 0;
         s.seed = 0x123456789abcdefull + all.size(), s.sequence = uint32_t(all.size());
         all.push_back(s);
       }
@@ -142,7 +143,7 @@ TEST_CASE(ON "the picks and thresholds of equal logits are the CPU's") {
       const Array<State> state = state_on_device(sampling, index);
       Array<float> least(rows, true);
       Array<int64_t> best(size_t(rows) * parts, true);
-      const bool filters = sampling.top_k > 0 || sampling.top_p < 1;
+      const bool filters = sampling.drops(vocab);
       const auto run = [&] {
         if (filters) threshold(rows, there.data(), stride, vocab, state.data(), least.data());
         start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows)), kSampleThreads,
@@ -363,9 +364,10 @@ std::vector<float> tiny_weights(int layers = 1) {
   return weights;
 }
 
-Sampling sampling_of(float temperature, int top_k = 0, float top_p = 1, uint64_t seed = 1) {
+Sampling sampling_of(float temperature, int top_k = 0, float top_p = 1, uint64_t seed = 1, float min_p = 0) {
   Sampling s;
   s.temperature = temperature, s.top_k = top_k, s.top_p = top_p, s.seed = seed;
+  s.min_p = min_p;
   return s;
 }
 
@@ -504,7 +506,7 @@ TEST_CASE(ON "every drafter, shape and setting prints the text of plain decoding
                           sampling_of(0.7f),
                           sampling_of(1),
                           sampling_of(1, 5, 1, 2),
-                          sampling_of(0.9f, 0, 0.7f, 3),
+                          sampling_of(0.9f, 0, 0.7f, 3, 0.1f),
                           sampling_of(0.7f, 12, 0.9f, 4)};
   double tokens = 0, forwards = 0;
   for (int nth = 0; nth < 6; nth++) {
