@@ -107,7 +107,7 @@ HD float kept_threshold(Group group, const float* logits, int vocab, const Sampl
     const double wanted = double(sampling.top_p) * mass(kept);
     kept = largest_threshold(group, logits, vocab, kept, top, 0, [&](int, int32_t key) { return mass(key) >= wanted; });
   }
-  return larger(from_ordered(kept), fused(t, log(sampling.min_p), top));
+  return larger(fused(t, log(sampling.min_p), top), from_ordered(kept));  // in this order: a NaN is not larger
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include "commands/calibration.h"
 #include "files/advice.h"
 #include "files/checkpoint.h"
+#include "files/tables.h"
 
 namespace nanospec {
 
@@ -287,10 +288,15 @@ void check_methods(const std::vector<Method>& methods, Options& options) {
   }
 }
 
+bool has_bigrams(const std::string& model) {
+  namespace fs = std::filesystem;
+  return !is_gguf(model) && (fs::exists(bigram_path(model)) || !fs::exists(model + "/config.json"));
+}
+
 bool read_command_line(const Command& command, int argc, char** argv, Options& options) {
   options.given = parse_flags(command, argc, argv);
   if (options.given.help) return false;
-  if (is_gguf(options.settings.model) && !options.given.has("--drafter")) options.method.drafter = kGgufDrafter;
+  if (!options.given.has("--drafter") && !has_bigrams(options.settings.model)) options.method.drafter = kTextDrafter;
   check_options(options);
   check_methods({options.method}, options);
   return true;
@@ -303,8 +309,10 @@ std::vector<Flag> speculation_flags(Options& o) {
   return {
       heading("Speculation"),
       {"--drafter", "WORD", &o.method.drafter,
-       "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") + "; for a GGUF file the default is " +
-           kGgufDrafter},
+       "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") +
+           "; for a GGUF file, or a folder without bigrams, "
+           "the default is " +
+           kTextDrafter},
       {"--shape", "SHAPE", &o.method.shape,
        "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},

@@ -154,10 +154,13 @@ Meaning read_method(const Method& method, int budget);
 void check_methods(const std::vector<Method>& methods, Options& options);
 
 // What a command with one method begins with: reads its flags, then checks all that can be told before the model is
-// loaded, and makes room for the method's trees. A GGUF file has no bigrams: there the default drafter is kGgufDrafter.
+// loaded, and makes room for the method's trees. Where it has no bigrams the default drafter is kTextDrafter.
 // Returns false where only help was asked for. Throws std::invalid_argument and std::runtime_error.
 bool read_command_line(const Command& command, int argc, char** argv, Options& options);
-constexpr const char* kGgufDrafter = "suffix";
+constexpr const char* kTextDrafter = "suffix";  // it needs nothing but the text itself
+// Whether train_gpt made the model, and counted bigrams: a GGUF file has none. (Where there is no model, it would
+// have.)
+bool has_bigrams(const std::string& model);
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options);

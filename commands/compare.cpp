@@ -12,7 +12,7 @@ struct Comparison : Trial {
   std::string methods_text = "none; bigram chain:4; bigram tree:3x2; bigram auto";
 };
 
-constexpr const char* kGgufMethods = "none; suffix chain:4; suffix auto";  // a GGUF file has no bigrams
+constexpr const char* kTextMethods = "none; suffix chain:4; suffix auto";  // without bigrams
 
 Command describe(Comparison& c) {
   return {"nanospec compare",
@@ -30,8 +30,8 @@ Command describe(Comparison& c) {
                      {"--methods", "LIST", &c.methods_text,
                       "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; put a "
                       "name in quotes if it has blanks; see build/nanospec help drafters, shapes, rules; for a GGUF "
-                      "file the default is " +
-                          std::string(kGgufMethods)},
+                      "file, or a folder without bigrams, the default is " +
+                          std::string(kTextMethods)},
                      {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
                       from(0, kMaxBudget)},
                      {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
@@ -128,7 +128,7 @@ int compare_command(int argc, char** argv) {
   c.options.given = parse_flags(describe(c), argc, argv);
   if (c.options.given.help) return 0;
   check_options(c.options);
-  if (is_gguf(c.options.settings.model) && !c.options.given.has("--methods")) c.methods_text = kGgufMethods;
+  if (!c.options.given.has("--methods") && !has_bigrams(c.options.settings.model)) c.methods_text = kTextMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
   check_methods(c.methods, c.options);
   c.choose_plain();

@@ -80,12 +80,13 @@ Tokenizer with_headers() {
 
 TEST_CASE("conversation: ten of them have transformers' text by each template") {
   const Tokenizer llama = with_headers();
-  const Json cases = Json::parse(read_file("tests/files/chats.json"));
+  const Json all = Json::parse(read_file("tests/files/chats.json"));
   std::map<const ChatForm*, int> seen;
-  for (const Json& one : cases) {
+  for (const Json& one : all["cases"]) {
     CAPTURE(one.dump());
     const Tokenizer& tokenizer = one["template"] == "ChatML" ? small() : llama;
-    const ChatTemplate known = read_template(one["source"].get<std::string>(), tokenizer);
+    const ChatTemplate known =
+        read_template(all["templates"][one["template"].get<std::string>()].get<std::string>(), tokenizer);
     seen[known.form]++;
     const Json& messages = one["messages"];
     const bool system = messages[0]["role"] == "system";

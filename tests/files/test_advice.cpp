@@ -123,6 +123,12 @@ TEST_CASE("advice: commands sample as the files advise, with a note, where no te
   CHECK(sampled() == "temperature 0.4");
   CHECK(holds(said(show_command, {"--html", folder.file("p.html")}), where));
   CHECK(sampled() == "temperature 0.6, top_p 0.9");
+  CHECK(stand_in().calls.at(0).method.find("suffix ") == 0);  // a folder without bigrams
+  said(compare_command, {"--repeat", "1"});
+  CHECK(stand_in().calls.at(1).method.find("suffix ") == 0);
+  folder.file("bigram.safetensors", "");
+  said(generate_command, {});
+  CHECK(stand_in().calls.at(0).method.find("bigram ") == 0);
   said(compare_command, {"--methods", "none", "--repeat", "1"});
   CHECK(sampled() == "temperature 0.6, top_p 0.9");
   decodes = true;

@@ -48,10 +48,9 @@ def main():
             messages = [] if system is None else [{"role": "system", "content": system}]
             messages += [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)]
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            cases.append({"template": name, "source": template, "messages": messages, "text": text})
+            cases.append(json.dumps({"template": name, "messages": messages, "text": text}, ensure_ascii=False))
     with open(f"{FILES}/chats.json", "w") as f:
-        json.dump(cases, f, ensure_ascii=False, indent=0)
-        f.write("\n")
+        f.write(f'{{"templates": {json.dumps(TEMPLATES)},\n"cases": [\n' + ",\n".join(cases) + "\n]}\n")
     print(f"{len(cases)} conversations in tests/files/chats.json")
 
 
