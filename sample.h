@@ -97,6 +97,7 @@ HD float kept_threshold(Group group, const float* logits, int vocab, const Sampl
   int32_t kept = ordered(-Format<float>::kInfinity);
   if (!sampling.drops(vocab)) return from_ordered(kept);
   const float top = from_ordered(group.template largest<int32_t>(vocab, [=](int x) { return ordered(logits[x]); }));
+  const int32_t by_min = ordered(fused(t, log(sampling.min_p), top));
   if (const int k = sampling.top_k; k > 0 && k < vocab)
     kept = largest_threshold(group, logits, vocab, kept, top, k, [=](int n, int32_t) { return n >= k; });
   if (sampling.top_p < 1) {
@@ -107,7 +108,7 @@ HD float kept_threshold(Group group, const float* logits, int vocab, const Sampl
     const double wanted = double(sampling.top_p) * mass(kept);
     kept = largest_threshold(group, logits, vocab, kept, top, 0, [&](int, int32_t key) { return mass(key) >= wanted; });
   }
-  return larger(fused(t, log(sampling.min_p), top), from_ordered(kept));  // in this order: a NaN is not larger
+  return from_ordered(larger(kept, by_min));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -151,8 +151,8 @@ inline void draft(const Draft& d, int depth) {
 
 // Budget: 64 registers, 32896 bytes shared. Loads: 6.
 template <int kThreads>
-__global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits, int row_stride, int vocab,
-                                                             const State* state, float* least) {
+__global__ __launch_bounds__(kThreads, 1) void threshold_kernel(const float* logits, int row_stride, int vocab,
+                                                                const State* state, float* least) {
   let_next_start();
   wait_for_earlier();
   const Sampling sampling = state->sampling;
