@@ -47,44 +47,37 @@ inline bool is_among(const Tokens& tokens, int token) {
 
 // What stands around the texts of a chat. {} is a text; what is among `controls` is a token.
 struct ChatForm {
-  const char* sign;                               // what the template's source contains, beside all controls
-  std::vector<const char*> controls;              // no user's text may have them
+  std::vector<const char*> controls;              // the template's source has them, and no user's text may
   const char *system, *question, *opening, *end;  // opening, end: of an answer
   bool strips;                                    // white space around a text goes
-  const char* before_system;                      // stands before the system text, also where there is none
+  const char* sign = "";                          // what else the source contains
+  const char* before_system = "";                 // stands before the system text, also where there is none
 };
-constexpr const char* kToday = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+// Llama 3.1 to 3.3 say a date: of 3.1 this one; later ones ask the clock, which a text must not depend on.
+constexpr const char *kDated = "Cutting Knowledge Date: December 2023",
+                     *kDate = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+inline ChatForm llama3(const char* sign, const char* before_system) {
+  return {{"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+          "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
+          "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
+          "<|start_header_id|>assistant<|end_header_id|>\n\n",
+          "<|eot_id|>",
+          true,
+          sign,
+          before_system};
+}
 inline const std::vector<ChatForm> kChatForms = {
-    // ChatML, of Qwen and SmolLM2 too.
-    {"",
-     {kTurnBegin, kTurnEnd},
+    {{kTurnBegin, kTurnEnd},  // ChatML, of Qwen and SmolLM2 too
      "<|im_start|>system\n{}<|im_end|>\n",
      "<|im_start|>user\n{}<|im_end|>\n",
      "<|im_start|>assistant\n",
      "<|im_end|>\n",
-     false,
-     ""},
-    // Llama 3.1 to 3.3. It says a date: of 3.1 this one; later ones ask the clock, which a text must not depend on.
-    {"Cutting Knowledge Date: December 2023",
-     {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-     "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
-     "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
-     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     "<|eot_id|>",
-     true,
-     kToday},
-    // Llama 3.
-    {"",
-     {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-     "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
-     "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
-     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     "<|eot_id|>",
-     true,
-     ""},
+     false},
+    llama3(kDated, kDate),
+    llama3("", ""),
 };
 // The texts alone, line after line: where no template is known.
-inline const ChatForm kLines = {"", {}, "{}\n", "{}\n", "", "\n", false, ""};
+inline const ChatForm kLines = {{}, "{}\n", "{}\n", "", "\n", false};
 
 struct ChatTemplate {
   const ChatForm* form = &kLines;

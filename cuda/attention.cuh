@@ -103,7 +103,7 @@ constexpr int kBlockPairs = P* kAttentionWarps;
 // Here blocks write the states of their chunks, which the last block joins. Null where a block computes all chunks.
 struct AttentionScratch {
   unsigned* arrived;  // (kFewBlocks) how many blocks of a (tile of pairs, key/value head) are done; 0 between launches
-  float* states;      // (tiles * heads, chunks, kBlockPairs<P>, D + 2): sums, m, l
+  float* states;      // (tiles * heads, chunks, pairs of a block, D + 2): sums, m, l
 };
 
 // What a warp's lanes tell each other while they join chunks: of each pair and chunk, 32 chunks at a time.
@@ -175,7 +175,7 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
     }
     __syncwarp();
 
-    // l: lane i adds the weights of pair i % 4, in order; then all lanes get the sums of all pairs.
+    // l: lane i adds the weights of pair i % P, in order; then all lanes get the sums of all pairs.
     float l = part[0].l;
     UNROLL
     for (int p = 1; p < P; p++) l = choose(lane % P == p, part[p].l, l);
@@ -346,7 +346,7 @@ __device__ __forceinline__ void ask_for_past(const Attention<float, S>& s) {
 // Writes out and log_sum of all pairs, from the queries in qkv and the keys and values in the cache, the rows' own
 // among them.
 //
-// Block (tile of 16 pairs of one root, key/value head, chunk): four warps of four pairs. The block's threads copy 32
+// Block (tile of 4 P pairs of one root, key/value head, chunk): four warps of P pairs. The block's threads copy 32
 // slots, the next ones while these are used. Each warp computes their scores, lanes over slots, and adds their values,
 // lanes over columns: 2 shared loads for 4 multiply-adds. Tiles of slots that none of its rows sees are not read. With
 // few tiles of pairs (decoding) a block computes one chunk, and the last block joins them. Else (prefill, training) one
