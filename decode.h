@@ -166,12 +166,14 @@ struct Host : Runner {
   }
   void keep(Sequence&, const Verdict& verdict) override { target.keep(verdict.rows.data(), int(verdict.rows.size())); }
 
-  // The token that the target picks after a node of the tree that was run.
+  // (V) what the token after a node of the tree that was run is picked from.
+  virtual const float* logits_after(const Sequence&, int node) { return target.logits(node); }
+  // The token that the target picks there.
   int pick_after(Sequence& text, int node) {
     const Sampling& sampling = *text.draws.sampling;
     const float* const row =
         sampling.temperature > 0 ? text.noise.row(text.draws.index + text.tree.depth[node]) : nullptr;
-    return pick(target.logits(node), row, vocab_size, sampling);
+    return pick(logits_after(text, node), row, vocab_size, sampling);
   }
 };
 

@@ -130,8 +130,7 @@ Decoding Engine::Parts::decoding(const Method& method, const Meaning& meaning, b
   decoding.cost = cost;
   std::shared_ptr<Experience>& experience =
       experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") + method.ahead +
-                  " " + std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
-                  std::to_string(sampling.top_p) + " " + std::to_string(sampling.min_p)];
+                  " " + sampling_text(sampling)];
   if (!experience) experience = std::make_shared<Experience>();
   decoding.experience = experience;
   return decoding;

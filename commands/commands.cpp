@@ -58,12 +58,17 @@ std::vector<Flag> sampling_flags(Options& o) {
       heading("Sampling"),
       {"--temperature", "T", &o.sampling.temperature,
        "0: always the likeliest; above 1: unlikely tokens more often. The default is 1 for a model of train_gpt. For "
-       "others it and the next two are as the model's files say, or 0.7, 0 and 0.95",
+       "others it, the next two and the repetition penalty are as the model's files say, or 0.7, 0, 0.95 and 1",
        from(0, kHottest)},
       {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
       {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
       {"--min_p", "P", &o.sampling.min_p,
        "sample among tokens whose chance is at least this share of the likeliest one's; 0: all", from(0, 1)},
+      {"--repetition_penalty", "R", &o.sampling.repetition_penalty,
+       "tokens that the text has already: their logits are divided by R, negative ones multiplied; 1: none",
+       from(kLeastRepetition, kMostRepetition)},
+      {"--presence_penalty", "P", &o.sampling.presence_penalty, "and less P; 0: none", from(-100, 100)},
+      {"--frequency_penalty", "P", &o.sampling.frequency_penalty, "and less P for each time; 0: none", from(-100, 100)},
       {"--seed", "N", &o.sampling.seed, "a different seed gives a different text"},
   };
 }
@@ -104,6 +109,7 @@ void choose_sampling(Options& o) {
   o.sampling.temperature = advice.sampling.temperature;
   if (!o.given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
   if (!o.given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
+  if (!o.given.has("--repetition_penalty")) o.sampling.repetition_penalty = advice.sampling.repetition_penalty;
   const bool none = advice.from.empty();
   note(sampling_text(o.sampling), printable(none ? o.settings.model : advice.from, 300),
        filled("it advises {}; --temperature gives another", none ? "none, so this is what is usual" : "this"));
@@ -236,7 +242,10 @@ std::string machine_text(const Settings& settings, const Engine& engine) {
 
 std::string sampling_text(const Sampling& s) {
   return filled("temperature {}", s.temperature) + (s.top_k > 0 ? filled(", top_k {}", s.top_k) : "") +
-         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "") + (s.min_p > 0 ? filled(", min_p {}", s.min_p) : "");
+         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "") + (s.min_p > 0 ? filled(", min_p {}", s.min_p) : "") +
+         (s.repetition_penalty != 1 ? filled(", repetition_penalty {}", s.repetition_penalty) : "") +
+         (s.presence_penalty != 0 ? filled(", presence_penalty {}", s.presence_penalty) : "") +
+         (s.frequency_penalty != 0 ? filled(", frequency_penalty {}", s.frequency_penalty) : "");
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
@@ -519,6 +528,9 @@ OrderedJson sampling_json(const Sampling& s) {
           {"top_k", s.top_k},
           {"top_p", as_typed(s.top_p)},
           {"min_p", as_typed(s.min_p)},
+          {"repetition_penalty", as_typed(s.repetition_penalty)},
+          {"presence_penalty", as_typed(s.presence_penalty)},
+          {"frequency_penalty", as_typed(s.frequency_penalty)},
           {"seed", s.seed}};
 }
 

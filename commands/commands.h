@@ -60,7 +60,7 @@ std::vector<Flag> text_flags(Options& options);  // model, prompt, prompt_file, 
 Flag context_flag(Options& options);
 std::vector<Flag> model_text_flags(Options& options);  // context, ignore_eos: what real models' texts want
 std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_out: for commands that take several
-std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, min_p, seed
+std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, min_p, penalties, seed
 std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
 
 // Checks flags that depend on each other. Throws std::invalid_argument.

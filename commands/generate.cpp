@@ -34,8 +34,7 @@ Command describe(Generation& g) {
             {"--prompts", "FILE", &g.options.prompts_file,
              "many texts: each line is an object of JSON, with \"prompt\", or \"messages\" for a chat: a list of "
              "\"role\" and \"content\". It may have its own max_new_tokens, temperature, top_k, top_p, min_p, seed, "
-             "and stop, "
-             "a text or a list; else the flags' hold"},
+             "penalties, and stop, a text or a list; else the flags' hold"},
             {"--out", "FILE", &g.out_file,
              "where the texts go: a line for each, in the same order, with \"index\" from 0, \"text\" without the "
              "prompt, \"tokens\", their number, \"ended_by\" (length, end of text, stop) and \"stats\". After Ctrl-C "

@@ -22,8 +22,9 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------
 // A line in
 
-const std::vector<std::string> kKeys = {"prompt", "messages", "max_new_tokens", "temperature", "top_k",
-                                        "top_p",  "min_p",    "seed",           "stop"};
+const std::vector<std::string> kKeys = {
+    "prompt", "messages",           "max_new_tokens",   "temperature",       "top_k", "top_p",
+    "min_p",  "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",  "stop"};
 constexpr const char* kAdvice = "write {\"prompt\": \"...\"}, or {\"messages\": [...]} as docs/batch.md says";
 
 struct Line {
@@ -75,6 +76,7 @@ void read_numbers(const Json& json, const Options& options, Line& line) {
   const bool its_own_way = json.contains("temperature") && !options.given.has("--temperature");
   if (its_own_way && !options.given.has("--top_k")) own.sampling.top_k = Sampling().top_k;
   if (its_own_way && !options.given.has("--top_p")) own.sampling.top_p = Sampling().top_p;
+  if (its_own_way && !options.given.has("--repetition_penalty")) own.sampling.repetition_penalty = 1;
   std::vector<Flag> flags = sampling_flags(own);
   flags.push_back(text_flags(own).back());  // --max_new_tokens
   try {
@@ -127,8 +129,7 @@ std::string head_of(size_t index, const Line& line, const std::string& model, co
   const Sampling& s = line.sampling;
   const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
   const Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos,
-                                method, line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k,
-                                s.top_p, s.min_p, s.seed, line.stops});
+                                method, line.prompt, line.messages, line.max_new_tokens, sampling_json(s), line.stops});
   std::string head = OrderedJson{{"index", index}, {"request", hash_of(json_text(all, -1))}}.dump();
   head.back() = ',';
   return head;

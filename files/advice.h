@@ -1,8 +1,8 @@
 // files/advice.h: how to sample from a model where nobody says how: as its authors advise.
 //
 // A folder of transformers has their advice in generation_config.json, a GGUF file under llama.cpp's keys
-// general.sampling.temp, top_k and top_p. What one of them leaves out is off, as if it were 1 or 0. Where they say
-// nothing, it is what most chats use. A model of train_gpt is sampled as it is: temperature 1.
+// general.sampling.temp, top_k, top_p and penalty_repeat. What one of them leaves out is off, as if it were 1 or 0.
+// Where they say nothing, it is what most chats use. A model of train_gpt is sampled as it is: temperature 1.
 #pragma once
 
 #include "files/checkpoint.h"
@@ -14,32 +14,37 @@
 namespace nanospec {
 
 struct Advice {
-  Sampling sampling;         // its temperature, top_k and top_p
+  Sampling sampling;         // its temperature, top_k, top_p and repetition_penalty
   std::string from;          // the file that says so; "": none does
   bool its_own_way = false;  // a model of train_gpt; or none, and loading it will throw
 };
 
 constexpr double kColdest = 1e-6, kHottest = 1e6;  // between them logits / temperature stay in a float's range
 constexpr double kMostTopK = 2147483647;
+constexpr double kLeastRepetition = 0.01, kMostRepetition = 100;
 
 // What a file says of each, where it says something. Throws runtime_error where it cannot be sampled so.
 using Advised = std::optional<double>;
-inline Advice said_advice(Advised its_temperature, Advised its_top_k, Advised its_top_p, const std::string& file) {
+inline Advice said_advice(Advised its_temperature, Advised its_top_k, Advised its_top_p, Advised its_penalty,
+                          const std::string& file) {
   Advice advice;
-  if (!its_temperature && !its_top_k && !its_top_p) {
+  if (!its_temperature && !its_top_k && !its_top_p && !its_penalty) {
     advice.sampling.temperature = 0.7f;
     advice.sampling.top_p = 0.95f;
     return advice;
   }
-  const double temperature = its_temperature.value_or(1), top_k = its_top_k.value_or(0), top_p = its_top_p.value_or(1);
+  const double temperature = its_temperature.value_or(1), top_k = its_top_k.value_or(0), top_p = its_top_p.value_or(1),
+               penalty = its_penalty.value_or(1);
   const bool warm = temperature >= kColdest && temperature <= kHottest;
-  if (!(temperature == 0 || warm) || top_k > kMostTopK || !(top_p > 0))
+  const bool mild = penalty >= kLeastRepetition && penalty <= kMostRepetition;
+  if (!(temperature == 0 || warm) || top_k > kMostTopK || !(top_p > 0) || !mild)
     refuse("it advises a sampling that is none: temperature " + shown(temperature) + ", top_k " + shown(top_k) +
-               ", top_p " + shown(top_p),
+               ", top_p " + shown(top_p) + ", repetition_penalty " + shown(penalty),
            file, "mend it there");
   advice.sampling.temperature = float(temperature);
   advice.sampling.top_k = int(std::max(0.0, top_k));  // -1, too, is off
   advice.sampling.top_p = std::min(1.0f, float(top_p));
+  advice.sampling.repetition_penalty = float(penalty);
   advice.from = file;
   return advice;
 }
@@ -51,7 +56,7 @@ inline Advice gguf_advice(const GgufFile& file) {
   };
   const Advised top_k =
       file.has(key("top_k")) ? Advised(double(file.integer(key("top_k"), -1, int64_t(kMostTopK)))) : Advised();
-  return said_advice(number("temp"), top_k, number("top_p"), file.path);
+  return said_advice(number("temp"), top_k, number("top_p"), number("penalty_repeat"), file.path);
 }
 
 // Of a folder with weights that are not train_gpt's. "do_sample": false is temperature 0.
@@ -63,8 +68,9 @@ inline Advice folder_advice(const std::string& path) {
       refuse("\"" + std::string(name) + "\" is " + shown(value) + ", expected a number", path, "mend it there");
     return value.is_null() ? Advised() : Advised(value.get<double>());
   };
-  if (member(json, "do_sample") == false) return said_advice(0, {}, {}, path);
-  return said_advice(number("temperature"), number("top_k"), number("top_p"), path);
+  const Advised penalty = number("repetition_penalty");
+  if (member(json, "do_sample") == false) return said_advice(0, {}, {}, penalty, path);
+  return said_advice(number("temperature"), number("top_k"), number("top_p"), penalty, path);
 }
 
 // Of a model's folder or GGUF file. Throws runtime_error where what is there cannot be read.

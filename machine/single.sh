@@ -133,6 +133,8 @@ machine/numbers.h | // Each function is one formula for both types, and exp for 
 machine/numbers.h | // exact result. The errors were measured on | | // exact result. The errors were measured on every seventh float and 2 * 10^7 doubles.
 machine/numbers.h | // checks bounds just above them. | |
 
+sample.h | // Tokens that the text has already | float repetition_penalty |
+sample.h | bool penalizes() | |
 sample.h | // A uniform number in (0, 1), for rules | } |
 sample.h | // p: (V) the distribution that `pick` samples | } |
 sample.h | inline void distribution( | } |
@@ -155,6 +157,9 @@ decode.h | virtual void close( | |
 decode.h | if (!text.wanted()) return runner.close | | if (!text.wanted()) return;
 decode.h | if (!text->wanted()) {  // no token was | } |
 decode.h | if (!runner.opened(*text)) continue; | |
+decode.h | // (V) what the token after a node of | virtual const float* logits_after |
+decode.h | // The token that the target picks there. | | // The token that the target picks after a node of the tree that was run.
+decode.h | return pick(logits_after( | | return pick(target.logits(node), row, vocab_size, sampling);
 decode.h | if (text.empty()) throw | | if (text.empty()) throw std::runtime_error("the prompt is empty");
 decode.h | std::to_string(vocab) + | | std::to_string(vocab));
 

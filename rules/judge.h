@@ -1,11 +1,12 @@
 // rules/judge.h: decoding by a rule other than `match`: its runner, and its candidates.
 //
 // In order: candidates that are a sample of the drafter's distribution; a drafter that gives them; a runner whose
-// verdicts are those of a rule. The rules are in verify.h.
+// verdicts are those of a rule, after the text's penalties. The rules are in verify.h, the penalties in penalties.h.
 #pragma once
 
 #include "decode.h"
 #include "drafters/logits.h"
+#include "rules/penalties.h"
 #include "rules/verify.h"
 
 namespace nanospec {
@@ -67,6 +68,11 @@ struct Judge : Host<Target> {
   const Rule rule;
   Judge(Target& target, Rule its) : Host<Target>(target), rule(its) {}
 
+  const float* logits_after(const Sequence& text, int node) override {
+    const float* const logits = this->target.logits(node);
+    if (!text.draws.sampling->penalizes()) return logits;
+    return penalized_.row(logits, this->vocab_size, *text.draws.sampling, text, node);
+  }
   Verdict verify(Sequence& text) override {
     if (rule == Rule::kMatch || text.tree.size() == 1) return Host<Target>::verify(text);
     Oracle oracle = {*this, text, *text.draws.sampling, text.draws.index, {}, {}};
@@ -85,7 +91,7 @@ struct Judge : Host<Target> {
     int vocab() { return runner.vocab_size; }
     const float* p(int node) {
       p_row.resize(size_t(vocab()));
-      distribution(runner.target.logits(node), vocab(), sampling, p_row.data());
+      distribution(runner.logits_after(text, node), vocab(), sampling, p_row.data());
       return p_row.data();
     }
     const float* q(int node) {
@@ -106,6 +112,8 @@ struct Judge : Host<Target> {
     }
     int pick(int node) { return runner.pick_after(text, node); }
   };
+
+  Penalized penalized_;
 };
 
 }  // namespace nanospec

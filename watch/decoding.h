@@ -161,7 +161,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   check_settings(decoding, drafter);
   Clock clock([&] { return watch.lap(); });
   if constexpr (Iterates<Target>::value)
-    if (target.iterates() && decoding.rule == Rule::kMatch) {
+    if (target.iterates() && decoding.rule == Rule::kMatch && !decoding.sampling.penalizes()) {
       Whole<Target> runner(target);
       Decoded<Target> its(target, decoding, drafter, text, 0, clock, on_token, nullptr, &runner);
       generate(runner, its.planner(), its.text);

@@ -6,10 +6,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "drafters/adapt.h"
+#include "files/io.h"
+#include "files/text.h"
 #include "tests/mock.h"
 
 using namespace nanospec;
@@ -278,15 +282,81 @@ TEST_CASE("decode: a drafter that has logits alone is enough") {
     }
 }
 
+TEST_CASE("decode: penalties count the tokens before a place, on each node's own path") {
+  const auto one = [](float temperature, float repetition, float presence, float frequency) {
+    Decoding decoding = decoding_of("tree:3x2", temperature, 60, 3);
+    decoding.sampling.repetition_penalty = repetition;
+    decoding.sampling.presence_penalty = presence, decoding.sampling.frequency_penalty = frequency;
+    return decoding;
+  };
+  std::set<Ints> texts;
+  for (const Decoding& decoding : {one(0, 1.5f, 0, 0), one(0, 1, 1.5f, 0), one(0, 1, 0, 0.4f),
+                                   one(0.7f, 0.8f, 1, 0.25f), one(1, 1, -2, 0.5f), one(1, 1, 0, 0)}) {
+    Ints by_hand = prompt_of(5);
+    const Sampling& s = decoding.sampling;
+    Mock target = make_mock();
+    Noise noise(s, kVocab);
+    for (int n = 5; n < 65; n++) {
+      open_window(target, by_hand);
+      const int zero = 0, end = 1;
+      target.forward(&by_hand.back(), &zero, &end, 1);
+      std::vector<float> row(target.logits(0), target.logits(0) + kVocab);
+      std::map<int, int> times;
+      for (int token : by_hand) times[token]++;
+      for (const auto& [token, count] : times) {
+        float& logit = row[size_t(token)];
+        logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
+        logit = logit - s.frequency_penalty * float(count) - s.presence_penalty;
+      }
+      by_hand.push_back(pick(row.data(), noise.row(n), kVocab, s));
+    }
+    CHECK(same(plain_text(decoding, prompt_of(5)), by_hand));
+    texts.insert(by_hand);
+    for (const RuleWord& rule : kRules) {  // at temperature 0 only the likeliest token has a chance
+      if (s.temperature > 0 || rule.promise == Promise::kLossy) continue;
+      CAPTURE(rule.word);
+      Decoding judged = decoding;
+      judged.rule = parse_rule(rule.word);
+      judged.shape = ready_shape(rule.chains_only ? "chain:3" : "tree:3x2", 64);
+      Mock model = make_mock(), own = make_mock();
+      SelfDrafter<Mock> drafter(own);
+      Ints text = prompt_of(5);
+      const Stats stats = counted(model, &drafter, judged, text);
+      CHECK(same(text, by_hand));
+      CHECK(stats.target_forwards < 60);
+    }
+  }
+  CHECK(texts.size() > 4);  // two may be alike
+}
+
+TEST_CASE("decode: the repetition penalty is that of transformers") {
+  for (const Json& row : Json::parse(read_file("tests/files/penalties.json"))) {  // tests/reference/penalties.py
+    Sampling sampling;
+    sampling.repetition_penalty = row["penalty"];
+    const std::vector<float> logits = row["logits"], wanted = row["penalized"];
+    std::map<int, int> times;
+    for (const Json& token : row["tokens"]) times[token.get<int>()]++;
+    for (size_t x = 0; x < logits.size(); x++)
+      CHECK((times.count(int(x)) ? penalized(logits[x], times[int(x)], sampling) : logits[x]) == wanted[x]);
+  }
+}
+
 TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape") {
   mock_bigrams(), mock_ngrams();
   struct Cut {
     float temperature;
     int top_k;
-    float top_p, min_p = 0;
+    float top_p, min_p = 0, repetition = 1, presence = 0, frequency = 0;
   };
-  const Cut cuts[] = {{0, 0, 1},          {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
-                      {1.5f, 0, 1, 0.2f}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
+  const Cut cuts[] = {{0, 0, 1},
+                      {0.4f, 0, 1},
+                      {0.8f, 0, 1, 0, 1.3f},
+                      {1, 0, 1, 0, 1, 0, 0.5f},
+                      {1.5f, 0, 1, 0.2f},
+                      {1, 3, 1},
+                      {0.8f, 0, 0.7f, 0, 0.7f, 1},
+                      {1, 6, 0.9f},
+                      {0, 0, 1, 0, 1.3f, -0.5f, 0.2f}};
   constexpr int kDrafters = 9;
   size_t setting = 0;
   int64_t generations = 0, tokens[kDrafters] = {}, forwards[kDrafters] = {};
@@ -299,6 +369,8 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
           Decoding decoding = decoding_of("auto", cut.temperature, wanted, seed);
           decoding.sampling.top_k = cut.top_k, decoding.sampling.top_p = cut.top_p;
           decoding.sampling.min_p = cut.min_p;
+          decoding.sampling.repetition_penalty = cut.repetition;
+          decoding.sampling.presence_penalty = cut.presence, decoding.sampling.frequency_penalty = cut.frequency;
           const Ints prompt = prompt_of(length, seed), plain = plain_text(decoding, prompt, block);
           for (const char* shape : kAllShapes)
             for (int budget : {64, 9})

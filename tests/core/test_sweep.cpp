@@ -101,9 +101,12 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
   struct Filter {
     int top_k;
-    float top_p, min_p;
+    float top_p, min_p, repetition, presence, frequency;
   };
-  const std::vector<Filter> filters = {{0, 1.0f, 0}, {5, 1.0f, 0}, {0, 0.8f, 0.05f}, {12, 0.9f, 0}};
+  const std::vector<Filter> filters = {{0, 1.0f, 0, 1, 0, 0},
+                                       {5, 1.0f, 0, 1.2f, 0, 0},
+                                       {0, 0.8f, 0.05f, 1, 0.5f, 0.1f},
+                                       {12, 0.9f, 0, 0.9f, -0.2f, 0.3f}};
   Bigram bigram = bigram_of(a);
   Ngram ngram = ngram_of(a);
   RandomDrafter random(a.config.vocab_size);
@@ -139,6 +142,9 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
               decoding.sampling.temperature = temperature;
               decoding.sampling.top_k = filter.top_k, decoding.sampling.top_p = filter.top_p;
               decoding.sampling.min_p = filter.min_p;
+              decoding.sampling.repetition_penalty = filter.repetition;
+              decoding.sampling.presence_penalty = filter.presence;
+              decoding.sampling.frequency_penalty = filter.frequency;
               decoding.sampling.seed = seed;
               decoding.max_new_tokens = 110;  // past the window, by one slide at least
               Stats stats;

@@ -15,12 +15,12 @@ using namespace nanospec;
 
 namespace {
 
-// "0.7 0 0.95": what is advised; then the file that says so.
+// "0.7 0 0.95": what is advised, and a repetition penalty that is not 1; then the file that says so.
 std::string advised(const std::string& model) {
   const Advice advice = advice_of(model);
-  char text[64];
-  snprintf(text, sizeof text, "%g %d %g", double(advice.sampling.temperature), advice.sampling.top_k,
-           double(advice.sampling.top_p));
+  const Sampling& s = advice.sampling;
+  std::string text = filled("{} {} {}", s.temperature, s.top_k, s.top_p);
+  if (s.repetition_penalty != 1) text += filled(" {}", s.repetition_penalty);
   return text + (advice.from.empty() ? "" : " " + std::filesystem::path(advice.from).filename().string());
 }
 
@@ -55,6 +55,9 @@ TEST_CASE("advice: a folder of transformers is sampled as its generation_config.
   CHECK(folder_advised(R"({"temperature": 1})") == "1 0 1" + file);
   CHECK(folder_advised(R"({"top_p": 0.8})") == "1 0 0.8" + file);
   CHECK(folder_advised(R"({"do_sample": false, "temperature": 0.6})") == "0 0 1" + file);
+  CHECK(folder_advised(R"({"temperature": 0.6, "repetition_penalty": 1.25})") == "0.6 0 1 1.25" + file);
+  CHECK(folder_advised(R"({"repetition_penalty": 1.25})") == "1 0 1 1.25" + file);
+  CHECK(folder_advised(R"({"do_sample": false, "repetition_penalty": 1.25})") == "0 0 1 1.25" + file);
 }
 
 TEST_CASE("advice: a GGUF file is sampled as its keys general.sampling say") {
@@ -63,6 +66,7 @@ TEST_CASE("advice: a GGUF file is sampled as its keys general.sampling say") {
         "0.6 20 0.9 m.gguf");
   CHECK(file_advised({real("general.sampling.temp", 0)}) == "0 0 1 m.gguf");
   CHECK(file_advised({top_k(-1)}) == "1 0 1 m.gguf");  // off
+  CHECK(file_advised({real("general.sampling.penalty_repeat", 1.5f)}) == "1 0 1 1.5 m.gguf");
 }
 
 TEST_CASE("advice: a model of train_gpt, with a hash or without, and one that is not there have temperature 1") {
@@ -91,6 +95,7 @@ TEST_CASE("advice: what cannot be sampled with is refused, with its file") {
   CHECK(holds(refused(R"({"temperature": 1e-9})"), "it advises a sampling that is none"));
   CHECK(holds(refused(R"({"top_k": 1e12})"), "generation_config.json: mend it there"));
   CHECK(holds(refused(R"({"top_p": 0})"), "top_p 0.0"));
+  CHECK(holds(refused(R"({"repetition_penalty": 0})"), "repetition_penalty 0.0"));
   CHECK(holds(refused("{"), "generation_config.json"));
   CHECK(holds(error_of([] { file_advised({whole("general.sampling.temp", 1)}); }), "general.sampling.temp"));
 }

@@ -47,6 +47,11 @@ Decoding drawn_decoding(Chance& chance) {
   decoding.sampling.temperature = float(chance.below(4)) / 2;
   decoding.sampling.seed = uint64_t(chance.below(5));
   decoding.sampling.top_k = chance.below(3) ? 0 : 1 + chance.below(kSmallVocab);
+  if (chance.below(3) == 0) {
+    decoding.sampling.repetition_penalty = float(1 + chance.below(4)) / 2;
+    decoding.sampling.presence_penalty = float(chance.below(3)) / 2 - 0.5f;
+    decoding.sampling.frequency_penalty = float(chance.below(3)) / 8;
+  }
   decoding.max_new_tokens = chance.below(100);
   return decoding;
 }
