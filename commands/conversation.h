@@ -47,37 +47,83 @@ inline bool is_among(const Tokens& tokens, int token) {
 
 // What stands around the texts of a chat. {} is a text; what is among `controls` is a token.
 struct ChatForm {
-  std::vector<const char*> controls;              // the template's source has them, and no user's text may
+  const char* name;
+  std::vector<const char*> controls;              // the vocabulary has them, and no user's text may
   const char *system, *question, *opening, *end;  // opening, end: of an answer
   bool strips;                                    // white space around a text goes
-  const char* sign = "";                          // what else the source contains
+  std::vector<const char*> signs;                 // what the template's source contains
   const char* before_system = "";                 // stands before the system text, also where there is none
+  const char* answer = "{}";                      // one that somebody wrote
+  bool strips_answers = strips;
+  // Where the system text is a part of a question: it, then the question. That is the first one, or the last.
+  const char* with_system = nullptr;
+  bool in_last = false;
 };
 // Llama 3.1 to 3.3 say a date: of 3.1 this one; later ones ask the clock, which a text must not depend on.
 constexpr const char *kDated = "Cutting Knowledge Date: December 2023",
                      *kDate = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
-inline ChatForm llama3(const char* sign, const char* before_system) {
-  return {{"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+inline ChatForm llama3(const char* name, const char* sign, const char* before_system) {
+  return {name,
+          {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
           "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
           "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
           "<|start_header_id|>assistant<|end_header_id|>\n\n",
           "<|eot_id|>",
           true,
-          sign,
+          {"<|start_header_id|>", "<|eot_id|>", sign},
           before_system};
 }
 inline const std::vector<ChatForm> kChatForms = {
-    {{kTurnBegin, kTurnEnd},  // ChatML, of Qwen and SmolLM2 too
+    {"ChatML",  // of Qwen and SmolLM2 too
+     {kTurnBegin, kTurnEnd},
      "<|im_start|>system\n{}<|im_end|>\n",
      "<|im_start|>user\n{}<|im_end|>\n",
      "<|im_start|>assistant\n",
      "<|im_end|>\n",
-     false},
-    llama3(kDated, kDate),
-    llama3("", ""),
+     false,
+     {kTurnBegin, kTurnEnd}},
+    llama3("Llama 3.1", kDated, kDate),
+    llama3("Llama 3", "", ""),
+    {"Llama 2",  // each turn is a text of its own
+     {"<s>", "</s>"},
+     "",
+     "<s>[INST] {} [/INST]",
+     "",
+     " </s>",
+     true,
+     {"<<SYS>>", "[INST]"},
+     "",
+     " {}",
+     true,
+     "<<SYS>>\n{}\n<</SYS>>\n\n{}"},
+    {"Mistral",  // from its version 0.3 on
+     {"[INST]", "[/INST]", "</s>"},
+     "",
+     "[INST] {}[/INST]",
+     "",
+     "</s>",
+     false,
+     {"[INST]"},
+     "",
+     " {}",
+     true,
+     "{}\n\n{}",
+     true},
+    {"Mistral",
+     {"</s>"},
+     "",
+     " [INST] {} [/INST]",
+     "",
+     "</s>",
+     false,
+     {"[INST]"},
+     "",
+     " {}",
+     false,
+     "{}\n\n{}"},  // before that
 };
 // The texts alone, line after line: where no template is known.
-inline const ChatForm kLines = {{}, "{}\n", "{}\n", "", "\n", false};
+inline const ChatForm kLines = {"none", {}, "{}\n", "{}\n", "", "\n", false, {}};
 
 struct ChatTemplate {
   const ChatForm* form = &kLines;
@@ -103,14 +149,20 @@ inline std::string default_system(const std::string& source) {
   return "";
 }
 
+// Whether a template's source contains what those of this form do.
+inline bool is_like(const std::string& source, const ChatForm& form) {
+  const auto says = [&](const char* sign) { return source.find(sign) != std::string::npos; };
+  return std::all_of(form.signs.begin(), form.signs.end(), says);
+}
+
 // Reads the template of a model's file; "": it has none.
 inline ChatTemplate read_template(const std::string& source, const Tokenizer& tokenizer) {
-  const auto has = [&](const char* mark) {
+  const auto knows = [&](const char* mark) {
     const int id = tokenizer.bpe ? tokenizer.bpe->special(mark) : -1;
-    return id >= 0 && tokenizer.bpe->type(id) == TokenType::control && source.find(mark) != std::string::npos;
+    return id >= 0 && tokenizer.bpe->type(id) == TokenType::control;
   };
   for (const ChatForm& form : kChatForms)
-    if (source.find(form.sign) != std::string::npos && std::all_of(form.controls.begin(), form.controls.end(), has))
+    if (is_like(source, form) && std::all_of(form.controls.begin(), form.controls.end(), knows))
       return {&form, default_system(source)};
   return {};
 }
@@ -118,34 +170,45 @@ inline ChatTemplate read_template(const std::string& source, const Tokenizer& to
 // ---------------------------------------------------------------------------------------------------------------
 // The conversation
 
-// The system text, then turns: each is a question and its answer. Its tokens only grow, until a turn is dropped. An
-// answer stays the tokens that the model chose: the same text might have others.
+// The system text, then turns: each is a question and its answer. Its tokens only grow, until a turn is dropped or the
+// system text moves to the last question. An answer stays the tokens that the model chose: the same text might have
+// others.
 class Conversation {
  public:
   // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
   // tokenizer must outlive it. Throws what Tokenizer::encode throws.
   Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system, int begin = -1)
-      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), end_(written(form.end)) {
-    if (begin >= 0) first_.push_back(begin);
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system) {
+    if (begin >= 0 && !is_here(kBegin, form.question)) first_.push_back(begin);
     const std::string all = form.before_system + stripped(system);
-    if (!all.empty()) append(first_, written(form.system, all, "the system text"));
+    if (!all.empty() && !form.with_system) append(first_, written(first_, form.system, all, "the system text"));
   }
 
   // Begins a turn: tokens() then end where its answer begins. Throws what Tokenizer::encode throws; nothing has changed
   // then.
   void ask(const std::string& question) {
-    Tokens turn = written(form_.question, stripped(question), "the question");
-    append(turn, written(form_.opening));
+    const auto asked = [&](const std::string& text) {
+      return written(first_, std::string(form_.question) + form_.opening, stripped(text), "the question");
+    };
+    Turn turn = {asked(question), {}, {}};
+    turn.with_system =
+        form_.with_system && !system_.empty() ? asked(filled(form_.with_system, system_, question)) : turn.question;
     turns_.push_back(std::move(turn));
   }
   // Ends the turn, with the answer's tokens. The token that ended it may be among them, as the last.
   void answer(Tokens tokens) {
     if (!tokens.empty() && is_among(ends_, tokens.back())) tokens.pop_back();
-    append(turns_.back(), tokens);
-    append(turns_.back(), end_);
+    Turn& turn = turns_.back();
+    Tokens all = turn.question;
+    append(all, tokens);
+    append(tokens, written(all, form_.end));
+    turn.answer = tokens;
   }
   // The same, with an answer that somebody wrote.
-  void answer(const std::string& text) { answer(tokenizer_.encode(stripped(text), "an answer")); }
+  void answer(const std::string& text) {
+    answer(
+        written(turns_.back().question, form_.answer, form_.strips_answers ? without_blanks(text) : text, "an answer"));
+  }
   // Forgets the last turn.
   void take_back() { turns_.pop_back(); }
   // Forgets all turns; the system text stays.
@@ -162,42 +225,63 @@ class Conversation {
 
   Tokens tokens() const {
     Tokens all = first_;
-    for (const Tokens& turn : turns_) append(all, turn);
+    for (const Turn& turn : turns_) {
+      const bool has_system = &turn == (form_.in_last ? &turns_.back() : &turns_.front());
+      append(all, has_system ? turn.with_system : turn.question);
+      append(all, turn.answer);
+    }
     return all;
   }
   int turns() const { return int(turns_.size()); }
   // Tokens of the system text and the last turn.
-  int least() const { return int(first_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
+  int least() const {
+    return int(first_.size() + (turns_.empty() ? 0 : turns_.back().with_system.size() + turns_.back().answer.size()));
+  }
 
  private:
+  struct Turn {
+    Tokens question, with_system;  // without the system text, and with it
+    Tokens answer;
+  };
+  static constexpr const char* kBegin = "<s>";
+
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
-  std::string stripped(const std::string& text) const {
+  static bool is_here(std::string_view mark, std::string_view text) { return text.substr(0, mark.size()) == mark; }
+  static std::string without_blanks(const std::string& text) {
     const char* const white = " \t\n\v\f\r";
     const size_t first = text.find_first_not_of(white);
-    if (!form_.strips) return text;
     return first == text.npos ? "" : text.substr(first, text.find_last_not_of(white) - first + 1);
   }
-  // What the template writes around a text. What stands between two controls is encoded as one text: a line end may
-  // join what follows it.
-  Tokens written(std::string_view around, const std::string& text = "",
+  std::string stripped(const std::string& text) const { return form_.strips ? without_blanks(text) : text; }
+
+  // What the template writes around a text, behind these tokens. What stands between two controls is encoded as one
+  // text: a line end may join what follows it.
+  Tokens written(const Tokens& before, std::string_view around, const std::string& text = "",
                  const std::string& what = "the template") const {
     Tokens tokens;
     std::string plain;
     const auto end_plain = [&] {
-      if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what));
+      const Tokens& last = tokens.empty() ? before : tokens;
+      Begins begins = last.empty() ? Begins::text : Begins::nothing;
+      if (!last.empty() && tokenizer_.bpe && tokenizer_.bpe->type(last.back()) == TokenType::control)
+        begins = Begins::part;
+      if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
     };
-    for (size_t at = 0; at < around.size();) {
-      const auto is_here = [&](std::string_view mark) { return around.substr(at, mark.size()) == mark; };
-      const auto control = std::find_if(form_.controls.begin(), form_.controls.end(), is_here);
+    for (; !around.empty();) {
+      const auto control = std::find_if(form_.controls.begin(), form_.controls.end(),
+                                        [&](const char* mark) { return is_here(mark, around); });
       if (control != form_.controls.end()) {
         end_plain();
         tokens.push_back(tokenizer_.bpe->special(*control));
-        at += strlen(*control);
-      } else if (is_here("{}")) {
+        around.remove_prefix(strlen(*control));
+      } else if (is_here("{}", around)) {
         plain += text;
-        at += 2;
-      } else plain += around[at++];
+        around.remove_prefix(2);
+      } else {
+        plain += around[0];
+        around.remove_prefix(1);
+      }
     }
     end_plain();
     return tokens;
@@ -205,9 +289,10 @@ class Conversation {
 
   const Tokenizer& tokenizer_;
   const ChatForm& form_;
-  const Tokens ends_, end_;
-  Tokens first_;  // before all turns: the begin token, the system text
-  std::vector<Tokens> turns_;
+  const Tokens ends_;
+  const std::string system_;
+  Tokens first_;  // before all turns: the begin token, the system text where it stands alone
+  std::vector<Turn> turns_;
 };
 
 // A conversation by the template of a model's file, with the system text that was asked for, or else the template's

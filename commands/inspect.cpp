@@ -197,11 +197,10 @@ std::string state_of(const std::string& path, const std::string& model) {
 // GGUF files
 
 std::string template_kind(const std::string& text) {
-  const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
-  if (text.empty()) return "none";
-  if (has("<|im_start|>") && has("<|im_end|>")) return "ChatML";
-  if (has("<|start_header_id|>")) return "Llama 3";
-  return has("[INST]") ? "Llama 2" : "not recognized";
+  if (text.empty()) return kLines.name;
+  for (const ChatForm& form : kChatForms)
+    if (is_like(text, form)) return form.name;
+  return "not recognized";
 }
 
 // Of a model of another architecture: what its keys say, as far as they have the usual names.

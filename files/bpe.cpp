@@ -319,9 +319,9 @@ class BpeRun {
     if (!match_) throw std::bad_alloc();
   }
 
-  // Text without special tokens; first: the text begins with it.
-  void plain(std::string_view text, bool first) {
-    if (bpe_.sentencepiece_ && !text.empty()) return piece(spaced(text, first));
+  // Text without special tokens.
+  void plain(std::string_view text, Begins begins) {
+    if (bpe_.sentencepiece_ && !text.empty()) return piece(spaced(text, begins));
     for (size_t at = 0; at < text.size();) {
       const int found = pcre2_match(bpe_.split_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
@@ -337,11 +337,12 @@ class BpeRun {
  private:
   static constexpr size_t kLongestCached = 32, kMostCached = size_t(1) << 16;
 
-  std::string spaced(std::string_view part, bool first) const {
+  std::string spaced(std::string_view part, Begins begins) const {
     const SpaceFirst where = bpe_.space_first_;
     const std::string text = with_spaces(part);
-    const bool missing = text[0] != ' ' && (where == SpaceFirst::if_missing || first);
-    return bpe_.puts_space() && (where == SpaceFirst::always || missing) ? " " + text : text;
+    if (!bpe_.puts_space() || begins == Begins::nothing) return text;
+    const bool missing = text[0] != ' ' && (where == SpaceFirst::if_missing || begins == Begins::text);
+    return where == SpaceFirst::always || missing ? " " + text : text;
   }
 
   void piece(std::string_view bytes) {
@@ -428,8 +429,8 @@ class BpeRun {
   std::vector<int> merged_;
 };
 
-void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
-                    BpeCounts* counts) const {
+void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view text, Control control, BpeCounts* counts,
+                    Begins begins) const {
   BpeCounts own;
   BpeCounts& counted = counts ? *counts : own;
   std::string repaired;
@@ -442,13 +443,13 @@ void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view tex
     const int id = special_at(text, at);
     const size_t size = id < 0 ? 1 : bytes_[size_t(id)].size();
     if (id >= 0 && (type(id) == TokenType::user_defined || control == Control::found)) {
-      run.plain(text.substr(begin, at - begin), begin == 0);
+      run.plain(text.substr(begin, at - begin), begin == 0 ? begins : Begins::part);
       put(id);
       begin = at + size;
     }
     at += size;  // a control token that is plain text hides user-defined ones within it, as with Hugging Face
   }
-  run.plain(text.substr(begin), begin == 0);
+  run.plain(text.substr(begin), begin == 0 ? begins : Begins::part);
 }
 
 std::vector<int> Bpe::encode(std::string_view text, Control control, BpeCounts* counts) const {
@@ -458,9 +459,9 @@ std::vector<int> Bpe::encode(std::string_view text, Control control, BpeCounts* 
 }
 
 void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
-                const std::string& what) {
+                const std::string& what, Begins begins) {
   BpeCounts counts;
-  bpe.encode_to(put, text, Control::plain, &counts);
+  bpe.encode_to(put, text, Control::plain, &counts, begins);
   if (counts.repaired)
     note(filled("bytes that are not UTF-8, {} times, became U+FFFD", counts.repaired), what, "give the text in UTF-8");
   if (counts.left_out)

@@ -99,7 +99,7 @@ class Bpe {
   std::vector<int> encode(std::string_view text, Control control, BpeCounts* counts = nullptr) const;
   // The same, id by id: put(id).
   void encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
-                 BpeCounts* counts = nullptr) const;
+                 BpeCounts* counts = nullptr, Begins begins = Begins::text) const;
 
   // The bytes of each id: of a special token its text, of an unused one nothing.
   const std::vector<std::string>& symbols() const { return bytes_; }

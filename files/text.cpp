@@ -114,10 +114,10 @@ const Json& member(const Json& object, const std::string& name) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tokenizer
 
-std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what, Begins begins) const {
   std::vector<int> ids;
   ids.reserve(bpe ? text.size() / 3 : text.size());
-  encode_to([&](int id) { ids.push_back(id); }, text, what);
+  encode_to([&](int id) { ids.push_back(id); }, text, what, begins);
   return ids;
 }
 

@@ -157,10 +157,14 @@ const Json& member(const Json& object, const std::string& name);
 
 class Bpe;  // bpe.h
 
+// What begins where a text that is encoded begins: a text; a part of one, behind a special token; or nothing, since it
+// goes on. SentencePiece's spaces depend on it.
+enum class Begins { text, part, nothing };
+
 // Encodes a text as Bpe does, id by id: put(id). All of it is plain text, special tokens too. Prints a note where bytes
 // had to be replaced or left out.
 void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
-                const std::string& what);
+                const std::string& what, Begins begins);
 
 struct Tokenizer {
   std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
@@ -172,10 +176,11 @@ struct Tokenizer {
 
   // The ids of a text. For characters, throws runtime_error, with the place in `what`, at a character outside the
   // vocabulary and at a byte that is not UTF-8.
-  std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
+  std::vector<int> encode(const std::string& text, const std::string& what = "the prompt",
+                          Begins begins = Begins::text) const;
   // The same, id by id: put(id).
   template <class Put>
-  void encode_to(Put put, const std::string& text, const std::string& what) const;
+  void encode_to(Put put, const std::string& text, const std::string& what, Begins begins = Begins::text) const;
 
   // The bytes of one id, which must lie in [0, V).
   const std::string& decode(int id) const { return symbols[size_t(id)]; }
@@ -203,8 +208,8 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
 }
 
 template <class Put>
-void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what) const {
-  if (bpe) return encode_bpe(*bpe, put, text, what);
+void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what, Begins begins) const {
+  if (bpe) return encode_bpe(*bpe, put, text, what, begins);
   std::unordered_map<uint32_t, int> id_of;
   for (size_t id = 0; id < symbols.size(); id++)
     id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);

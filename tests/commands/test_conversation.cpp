@@ -69,38 +69,97 @@ TEST_CASE("conversation: a user's text never becomes a control token, and comes 
   CHECK(contains(text_of(talk), "user\n" + hostile + "<|im_end|>\n"));
 }
 
-// The small tokenizer with Llama 3's control tokens in place of ChatML's.
-Tokenizer with_headers() {
+// The small tokenizer with these control tokens in place of ChatML's.
+Tokenizer with_controls(const std::vector<std::string>& names) {
   BpeParts parts = parse_bpe(read_file("tests/files/bpe_small.json"), "small");
-  parts.tokens[0] = "<|start_header_id|>";
-  parts.tokens[1] = "<|end_header_id|>";
-  parts.tokens[2] = "<|eot_id|>";
+  std::copy(names.begin(), names.end(), parts.tokens.begin());
+  return bpe_tokenizer(parts, "t");
+}
+// SentencePiece's tokenizer of the tests, with these names for "<s>", "</s>" and what follows.
+Tokenizer with_pieces(SpaceFirst space_first, bool marks) {
+  Json file = parse_json(read_file("tests/files/bpe_pieces.json"), "pieces")["tokenizer"];
+  file["pre_tokenizer"] = {
+      {"type", "Metaspace"}, {"replacement", kSpaceMark}, {"prepend_scheme", "never"}, {"split", false}};
+  const Json spaces = {{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}};
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {spaces, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  BpeParts parts = parse_bpe(file.dump(), "pieces");
+  parts.space_first = space_first;
+  for (const char* mark : {"[INST]", "[/INST]"}) {
+    if (!marks) break;
+    parts.tokens.push_back(mark);
+    parts.types.push_back(int(TokenType::control));
+  }
   return bpe_tokenizer(parts, "t");
 }
 
+// The conversation of a case of tests/files/chats.json.
+Conversation told(const Json& messages, const Tokenizer& tokenizer, const ChatForm& form) {
+  const bool system = messages[0]["role"] == "system";
+  Conversation talk(tokenizer, form, system ? messages[0]["content"].get<std::string>() : "",
+                    tokenizer.bpe->special("<s>"));
+  for (size_t i = system; i < messages.size(); i++) {
+    const std::string text = messages[i]["content"].get<std::string>();
+    if (messages[i]["role"] == "user") talk.ask(text);
+    else talk.answer(text);
+  }
+  return talk;
+}
+
 TEST_CASE("conversation: ten of them have transformers' text by each template") {
-  const Tokenizer llama = with_headers();
+  const Tokenizer llama3 = with_controls({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}),
+                  llama2 = with_controls({"<s>", "</s>"}),
+                  mistral = with_controls({"<s>", "</s>", "[INST]", "[/INST]"});
+  const std::vector<SpaceFirst> spaces = {SpaceFirst::nowhere, SpaceFirst::always, SpaceFirst::if_missing,
+                                          SpaceFirst::at_start};
   const Json all = Json::parse(read_file("tests/files/chats.json"));
   std::map<const ChatForm*, int> seen;
   for (const Json& one : all["cases"]) {
     CAPTURE(one.dump());
-    const Tokenizer& tokenizer = one["template"] == "ChatML" ? small() : llama;
-    const ChatTemplate known =
-        read_template(all["templates"][one["template"].get<std::string>()].get<std::string>(), tokenizer);
+    const std::string name = one["template"], source = all["templates"][name], text = one["text"];
+    const bool marks = name == "Mistral 0.3", pieces = marks || name == "Mistral" || name == "Llama 2";
+    const Tokenizer& tokenizer = name == "ChatML" ? small() : marks ? mistral : pieces ? llama2 : llama3;
+    const ChatTemplate known = read_template(source, tokenizer);
     seen[known.form]++;
-    const Json& messages = one["messages"];
-    const bool system = messages[0]["role"] == "system";
-    const std::string first = system ? messages[0]["content"].get<std::string>() : "";
-    if (system && first.empty() && known.form != &kChatForms[1]) continue;  // here "" means that there is none
-    Conversation talk(tokenizer, *known.form, first);
-    for (size_t i = system; i < messages.size(); i++) {
-      const std::string text = messages[i]["content"].get<std::string>();
-      if (messages[i]["role"] == "user") talk.ask(text);
-      else talk.answer(text);
+    const bool empty = one["messages"][0] == Json{{"role", "system"}, {"content", ""}};
+    if (empty && known.form != &kChatForms[1]) continue;  // here "" means that there is none
+    CHECK(tokenizer.decode(told(one["messages"], tokenizer, *known.form).tokens()) == text);
+    for (const SpaceFirst space_first : spaces) {
+      if (!pieces) continue;
+      CAPTURE(int(space_first));
+      const Tokenizer its = with_pieces(space_first, marks);
+      CHECK(told(one["messages"], its, *known.form).tokens() == its.bpe->encode(text, Control::found));
     }
-    CHECK(tokenizer.decode(talk.tokens()) == one["text"].get<std::string>());
   }
-  CHECK(seen == std::map<const ChatForm*, int>{{&kChatForms[0], 10}, {&kChatForms[1], 10}, {&kChatForms[2], 10}});
+  for (const ChatForm& form : kChatForms) CHECK(seen[&form] == 10);
+  CHECK(seen.size() == kChatForms.size());
+}
+
+TEST_CASE("conversation: a system text that stands in a question stays when turns are dropped") {
+  const Tokenizer tokenizer = with_controls({"<s>", "</s>", "[INST]", "[/INST]"});
+  for (const ChatForm& form : kChatForms) {
+    if (!form.with_system) continue;
+    Conversation talk(tokenizer, form, "Be brief.", 0);
+    for (const char* question : {"one", "two", "three"}) {
+      if (talk.turns() > 0) talk.answer(std::string("so"));
+      talk.ask(question);
+    }
+    const auto times = [&](const std::string& part) {
+      int n = 0;
+      const std::string text = tokenizer.decode(talk.tokens());
+      for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) n++;
+      return n;
+    };
+    CHECK(times("Be brief.") == 1);
+    CHECK(times("<s>") == (form.question[0] == '<' ? 3 : 1));
+    CHECK(talk.fit(int(talk.tokens().size()) - 1) == 1);
+    CHECK(times("one") == 0);
+    CHECK(times("Be brief.") == 1);
+    CHECK(talk.fit(talk.least()) == 1);
+    CHECK(int(talk.tokens().size()) == talk.least());
+    CHECK(times("Be brief.") == 1);
+    talk.reset();
+    CHECK(times("Be brief.") == 0);
+  }
 }
 
 TEST_CASE("conversation: the oldest turns are dropped whole, the system text and the last turn stay") {

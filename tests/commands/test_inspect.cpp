@@ -175,11 +175,14 @@ TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space
 }
 
 TEST_CASE("inspect: chat templates by kind, tensors by kind") {
-  const std::pair<const char*, const char*> templates[] = {{"", "none"},
-                                                           {"{{'<|im_start|>' + role}}<|im_end|>", "ChatML"},
-                                                           {"[INST] {{x}} [/INST]", "Llama 2"},
-                                                           {"<|start_header_id|>", "Llama 3"},
-                                                           {"{{x}}", "not recognized"}};
+  const std::pair<const char*, const char*> templates[] = {
+      {"", "none"},
+      {"{{'<|im_start|>' + role}}<|im_end|>", "ChatML"},
+      {"[INST] {{x}} [/INST]", "Mistral"},
+      {"[INST] <<SYS>>", "Llama 2"},
+      {"<|start_header_id|><|eot_id|>Cutting Knowledge Date: December 2023", "Llama 3.1"},
+      {"<|start_header_id|><|eot_id|>", "Llama 3"},
+      {"{{x}}", "not recognized"}};
   for (const auto& [source, kind] : templates) {
     const auto set = [text = source](Draft& d) { d.set(words("tokenizer.chat_template", text)); };
     CHECK(gguf_inspected(llama_with_tokenizer(), set)["tokenizer"]["chat_template"] == kind);
