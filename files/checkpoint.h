@@ -14,12 +14,12 @@ namespace nanospec {
 // Which sizes a model may have, whether a file or the command line names them. The core takes every Config as it is: so
 // what reads one asks config_problem() first.
 
-// The largest model that is accepted: 2^32 parameters are 16 GiB of floats.
+// The largest model that is accepted: 2^36 parameters are 32 GiB in 4 bits.
 constexpr int kMaxLayers = 1024;
 constexpr int kMaxChannels = 1 << 16;
 constexpr int kMaxBlock = 1 << 20;
 constexpr int kMaxVocabulary = 1 << 20;
-constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
+constexpr uint64_t kMaxParameters = uint64_t(1) << 36;
 
 // What is wrong with these sizes, in words; "" when nothing is.
 inline std::string config_problem(const Config& config) {

@@ -214,6 +214,7 @@ int bench_command(int argc, char** argv) {
   const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
   Sections sections = chosen(sections_of(bench), only);
+  bench.options.settings.quiet = bench.options.quiet;
   if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
   if (alone) sections.clear();
   std::string& model = bench.options.settings.model;
