@@ -691,7 +691,7 @@ void mutate_parts(BpeParts& parts, Random& random) {
 
 // Mutated files load, and then encode and decode, or are refused in one clear line.
 void survive(const std::function<Tokenizer(Random&)>& load) {
-  const int files = a_tenth() ? 2000 : 20000;
+  const int files = a_tenth() ? 2000 : 100000;
   const std::string text = "the <tool>  1859<|im_end|> \xE4\xB8\x96 \xFF\n";
   Random random(20240229 + sweep_seed());
   std::set<std::string> messages;

@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "commands/calibration.h"
+#include "files/advice.h"
 #include "files/checkpoint.h"
 #include "files/tables.h"
 #include "tests/damaged.h"
@@ -149,9 +151,11 @@ std::string mutate_text(std::string text, Random& random, const std::string& oth
   return text;
 }
 
-// Reads 100,000 mutations of a good file. `read` gets the file, loads what it can of it and uses it.
+// Reads 100,000 mutations of a good file. `read` gets the file, loads what it can of it and uses it. more: bytes that
+// a file may ask for besides.
 using Mutate = std::string (*)(std::string, Random&, const std::string&);
-void survive(const std::string& good, Mutate change, const std::function<void(const std::string&)>& read) {
+void survive(const std::string& good, Mutate change, const std::function<void(const std::string&)>& read,
+             size_t more = 0) {
   read(good);  // raises nothing
   const int files = a_tenth() ? 10000 : 100000;
   Random random(20240229 + sweep_seed());
@@ -159,7 +163,7 @@ void survive(const std::string& good, Mutate change, const std::function<void(co
   std::set<std::string> messages;
   for (int i = 0; i < files; i++) {
     const std::string file = change(good, random, good);
-    const DamagedRead result = read_damaged(65536 + 16 * file.size(), [&] { read(file); });
+    const DamagedRead result = read_damaged(65536 + 16 * file.size() + more, [&] { read(file); });
     loaded += result.loaded;
     if (!result.loaded) messages.insert(result.refused.substr(0, result.refused.find(':')));
     if (!result.wrong.empty()) FAIL("mutation " << i << ": " << result.wrong << "\n" << printable(file, 2000));
@@ -259,6 +263,40 @@ TEST_CASE("mutation: config.json beside a whole model") {
     survive(format_config(config), mutate_text,
             [&](const std::string& text) { load_weights(model, parse_config(text, "c")); });
   }
+}
+
+TEST_CASE("mutation: config.json of the models that people have") {
+  for (const std::string folder : {"llama3", "qwen2", "qwen3", "gpt2"}) {
+    CAPTURE(folder);
+    const std::string path = "tests/files/folder_" + folder;
+    const SafeTensors model = read_header(path + "/model.safetensors");
+    survive(
+        read_file(path + "/config.json"), mutate_text,
+        [&](const std::string& text) { check_model(model, parse_config(text, "c"), "m"); },
+        kMaxChannels / 2 * sizeof(float));  // a factor for each pair of a head's channels
+  }
+}
+
+TEST_CASE("mutation: generation_config.json, and the index of weights in several files") {
+  const bool quiet = std::exchange(notes().quiet, true);  // of each load: the weights have no hash
+  const Folder folder;
+  const Config config = small_config();
+  save_model(folder.path, config, kThree, counted(parameter_count(config)).data());
+  survive(R"({"eos_token_id": [1, 2], "temperature": 0.5, "top_k": 20, "do_sample": true})", mutate_text,
+          [&](const std::string& text) {
+            const std::string path = folder.file("generation_config.json", text);
+            folder_advice(path);
+            for (int id : load_model(folder.path).tokenizer.ends)
+              if (id < 0) throw std::logic_error("no token ends: g");
+          });
+  std::filesystem::remove(folder.file("generation_config.json"));
+  std::filesystem::rename(folder.file("model.safetensors"), folder.file("one.safetensors"));
+  survive(R"({"metadata": {"total_size": 96}, "weight_map": {"wte.weight": "one.safetensors"}})", mutate_text,
+          [&](const std::string& text) {
+            folder.file("model.safetensors.index.json", text);
+            load_model(folder.path);
+          });
+  notes().quiet = quiet;
 }
 
 TEST_CASE("mutation: tokenizer.json, and a text through it") {
