@@ -18,6 +18,7 @@ int Engine::context() const { return config().block_size; }
 Tokens Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
   Tokens tokens = tokenizer().encode(prompt, what);
   if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  if (tokens.empty()) refuse("there is nothing to continue", what, "give at least one character");
   return tokens;
 }
 
@@ -27,7 +28,8 @@ Tokens Engine::encode_prompt(const std::string& prompt, const std::string& what)
 std::vector<Flag> text_flags(Options& o) {
   return {
       heading("Text"),
-      {"--model", "DIR", &o.settings.model, "the folder that train_gpt wrote, or FILE.gguf: a Llama", required()},
+      {"--model", "DIR", &o.settings.model, "a folder with a model, or FILE.gguf (docs/formats.md says which load)",
+       required()},
       {"--prompt", "TEXT", &o.prompt, "the text to continue"},
       {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte; -: standard input"},
       {"--max_new_tokens", "N", &o.max_new_tokens, "tokens to add", from(0, 1e9)},
@@ -168,10 +170,7 @@ NamedText text_in(const std::string& path) {
 }
 
 std::string read_prompt(const Options& options) {
-  const NamedText text =
-      options.given.has("--prompt_file") ? text_in(options.prompt_file) : NamedText{"--prompt", options.prompt};
-  if (text.bytes.empty()) refuse("the prompt is empty", text.name, "give at least one character to continue");
-  return text.bytes;
+  return options.given.has("--prompt_file") ? text_in(options.prompt_file).bytes : options.prompt;
 }
 
 std::vector<std::string> read_prompts(const Options& options) {

@@ -68,7 +68,7 @@ class Engine {
   ~Engine();
 
   // The tokens of a prompt, and before them the one that the model wants before every text. Throws what
-  // Tokenizer::encode throws; what: the prompt's name in its message.
+  // Tokenizer::encode throws, and runtime_error where there are none; what: the prompt's name in the message.
   std::vector<int> encode_prompt(const std::string& prompt, const std::string& what) const;
   const std::string& decode(int token) const;
   const Tokenizer& tokenizer() const;

@@ -69,6 +69,7 @@ void check_command_line(const Generation& g) {
 // The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.
 Tokens encode_prompt(const Generation& g, const Engine& engine, const std::string& prompt) {
   if (!g.chat) return engine.encode_prompt(prompt, "the prompt");
+  if (prompt.empty()) refuse("an empty question", "the prompt", "give at least one character");
   Conversation talk = conversation_of(engine, g.options, g.system);
   talk.ask(prompt);
   return talk.tokens();

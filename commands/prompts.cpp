@@ -101,8 +101,7 @@ Line read_line(const Json& json, const std::string& place, const Generation& g) 
   }
   if (json.contains("prompt") == json.contains("messages"))
     refuse("there must be a \"prompt\" or \"messages\", and not both", place, kAdvice);
-  if (json.contains("prompt") && (!json["prompt"].is_string() || json["prompt"] == ""))
-    refuse("\"prompt\" is not a text, or an empty one", place, kAdvice);
+  if (json.contains("prompt") && !json["prompt"].is_string()) refuse("\"prompt\" is not a text", place, kAdvice);
   Line line;
   line.place = place;
   if (json.contains("prompt") && !g.chat) line.prompt = json["prompt"].get<std::string>();

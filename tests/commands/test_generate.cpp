@@ -72,6 +72,15 @@ TEST_CASE("generate: a prompt from a file, byte for byte") {
         " two\n\nabc");
 }
 
+TEST_CASE("generate: an empty prompt is a beginning where the model wants a token before every text") {
+  script = steady;
+  calls.clear();
+  stand_in().begin_token = 7;
+  CHECK(run(generate_command, {"--model", "m", "--prompt", "", "--max_new_tokens", "3"}) == "abc");
+  CHECK(calls.at(0).prompt == std::vector<int>{7});
+  stand_in().begin_token = -1;
+}
+
 TEST_CASE("generate: a prompt from standard input") {
   script = steady;
   const Folder folder;
@@ -152,6 +161,7 @@ TEST_CASE("generate: what it refuses, and with which status") {
   CHECK_THROWS_AS(attempt({"--prompt", "A", "--shape", "chain:65"}), std::invalid_argument);
   CHECK_THROWS_AS(attempt({"--prompt", "A", "--temperature", "1e-9"}), std::invalid_argument);
   CHECK_THROWS_AS(attempt({"--prompt", ""}), std::runtime_error);
+  CHECK_THROWS_AS(attempt({"--prompt", "", "--chat"}), std::runtime_error);
   CHECK_THROWS_AS(attempt({"--prompt_file", "/nonexistent"}), std::runtime_error);
   CHECK_THROWS_AS(attempt({"--prompt", "A", "--stats", "/nonexistent/s.json"}), std::runtime_error);
 }

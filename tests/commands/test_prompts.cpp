@@ -283,7 +283,8 @@ TEST_CASE("prompts: a bad line is told by its number, before anything runs") {
   is("{\"prompt\": \"a\", \"zzz\": 1}", ", line 3: known are prompt");
   is("{\"seed\": 1}", "there must be a \"prompt\" or \"messages\"");
   is("{\"prompt\": \"a\", \"messages\": []}", "and not both");
-  is("{\"prompt\": \"\"}", "\"prompt\" is not a text, or an empty one");
+  is("{\"prompt\": \"\"}", "there is nothing to continue: ");
+  is("{\"prompt\": \"\"}", "line 3, the prompt: give at least one character");
   is("{\"prompt\": 5}", "\"prompt\" is not a text");
   is("{\"prompt\": \"\\u00e9\"}", "is not in the vocabulary: ");
   is("{\"prompt\": \"a\\u00e9\"}", "line 3, character 2 of the prompt (line 1, column 2): use only characters");
