@@ -132,6 +132,9 @@ static std::vector<double> finite_floats(const GgufFile& file, const std::string
   return all;
 }
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
+  const auto found = metadata.find(key);
+  if (found != metadata.end() && is(found->second, kWhole) && !found->second.list)
+    return double(integer(key, INT64_MIN, INT64_MAX));
   return value_of(*this, key, otherwise, "a float", false, kFloat,
                   [&](auto& value) { return finite_floats(*this, key, value)[0]; });
 }

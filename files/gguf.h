@@ -112,7 +112,7 @@ struct GgufFile {
   using Otherwise = std::optional<T>;
   std::string text(const std::string& key, const Otherwise<std::string>& otherwise = {}) const;
   int64_t integer(const std::string& key, int64_t least, int64_t most, const Otherwise<int64_t>& otherwise = {}) const;
-  double number(const std::string& key, const Otherwise<double>& otherwise = {}) const;  // finite
+  double number(const std::string& key, const Otherwise<double>& otherwise = {}) const;  // finite; it may be whole
   bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
   using Texts = std::vector<std::string>;
   using Integers = std::vector<int64_t>;

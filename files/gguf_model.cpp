@@ -226,12 +226,21 @@ const char* feature_of(const std::string& name) {
   return "no part of such a model";
 }
 
+// Whether a tensor changes nothing, although such a model has none of the kind: a bias of zeros.
+bool does_nothing(const GgufTensor& tensor) {
+  const std::string bias = ".bias", &name = tensor.name;
+  if (name.size() < bias.size() || name.substr(name.size() - bias.size()) != bias) return false;
+  std::vector<float> values(tensor.size());
+  dequantize(tensor, 0, values.size(), values.data());
+  return std::all_of(values.begin(), values.end(), [](float x) { return x == 0; });
+}
+
 void check_shapes(const GgufFile& file, const Config& config) {
   Expected expected;
   for (const FileTensor& tensor : model_parts(config)) expected[tensor.gguf] = tensor.shape;
   if (file.find(kRopeFactors)) expected[kRopeFactors] = {config.head_size() / 2};
   for (const GgufTensor& tensor : file.tensors)
-    if (!expected.count(tensor.name))
+    if (!expected.count(tensor.name) && !does_nothing(tensor))
       refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", file.where(),
              kAnother);
   for (const auto& [name, shape] : expected) {
@@ -286,6 +295,11 @@ Config read_gguf_header(const GgufFile& file) {
   check_keys(file);
   const std::string prefix = architecture_of(file) + ".";
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
+    const auto found = file.metadata.find(prefix + key);
+    if (found != file.metadata.end() && found->second.list) {  // a number for each layer, which may be equal
+      const GgufFile::Integers all = file.integers(prefix + key, 1, INT_MAX);
+      if (std::set<int64_t>(all.begin(), all.end()).size() == 1) return int(all[0]);
+    }
     return int(file.integer(prefix + key, 1, INT_MAX, otherwise));
   };
   const auto disagree = [&](const std::string& what) { refuse(what, file.where(), kConvertAgain); };

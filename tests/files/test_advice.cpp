@@ -97,7 +97,7 @@ TEST_CASE("advice: what cannot be sampled with is refused, with its file") {
   CHECK(holds(refused(R"({"top_p": 0})"), "top_p 0.0"));
   CHECK(holds(refused(R"({"repetition_penalty": 0})"), "repetition_penalty 0.0"));
   CHECK(holds(refused("{"), "generation_config.json"));
-  CHECK(holds(error_of([] { file_advised({whole("general.sampling.temp", 1)}); }), "general.sampling.temp"));
+  CHECK(holds(error_of([] { file_advised({words("general.sampling.temp", "1")}); }), "general.sampling.temp"));
 }
 
 TEST_CASE("advice: commands sample as the files advise, with a note, where no temperature is given") {

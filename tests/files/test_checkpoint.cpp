@@ -476,11 +476,11 @@ TEST_CASE("checkpoint: the files of a folder must fit each other") {
   write_file(folder.path + "/tokenizer.json", format_tokenizer({{"a", "b"}}));
   CHECK(begins(message(), "the tokenizer has 2 symbols, config.json says vocab_size 5: " + folder.path));
   write_file(folder.path + "/tokenizer.json", format_tokenizer(kLetters));
-  // A config that asks for 16 GiB beside a file of 2 kB fails by the shape, before memory is asked for.
+  // A config that asks for much memory beside a file of 2 kB fails by the shape, before memory is asked for.
   Config large = config;
-  large.n_embd = 16384;
+  large.n_embd = 1 << 16, large.n_layer = 64;
   CHECK(config_problem(large).find("the model would have") == 0);
-  large.n_embd = 8192;
+  large.n_embd = 8192, large.n_layer = config.n_layer;
   write_file(folder.path + "/config.json", format_config(large));
   CHECK(begins(message(), "tensor transformer.h.0.attn.c_attn.bias has shape (12), expected (24576): " + folder.path));
   write_file(folder.path + "/config.json", format_config(config));

@@ -222,7 +222,8 @@ TEST_CASE("gguf: a value of another kind is refused with its key") {
   check("the metadata lack x", [&] { file.integers("x", 0, 1); });
   check("n is 7, expected a text", [&] { file.text("n"); });
   check("n is 7, expected a text", [&] { file.text("n", "otherwise"); });
-  check("n is 7, expected a float", [&] { file.number("n"); });
+  check("t is \"a\", expected a float", [&] { file.number("t"); });
+  CHECK(file.number("n") == 7);
   check("n is 7, expected true or false", [&] { file.flag("n"); });
   check("n is 7, expected 8 to 9", [&] { file.integer("n", 8, 9); });
   check("n is 7, expected -2 to 6", [&] { file.integer("n", -2, 6); });
@@ -465,6 +466,18 @@ TEST_CASE("gguf: the sizes of a Llama model") {
   CHECK(own.rope_theta == 5e5f);
   CHECK(!own.tied);
 
+  Draft odd = llama_gguf();  // other ways to say the same
+  odd.set(list("llama.attention.head_count_kv", uint32_t(GgufKind::u8), 2, "\x01\x01"));
+  odd.set(whole("llama.rope.freq_base", 10000));
+  odd.tensors.push_back(floats("blk.0.attn_q.bias", {4}));
+  std::fill(odd.tensors.back().data.begin(), odd.tensors.back().data.end(), '\0');
+  odd.set(whole("llama.attention.sliding_window", 1000));
+  const Config same = read_gguf_header(parse_gguf(odd.bytes(), "f.gguf"));
+  CHECK(same.n_kv_head == h.n_kv_head);
+  CHECK(same.rope_theta == h.rope_theta);
+  CHECK(same.block_size == h.block_size);
+  CHECK(parameter_count(same) == parameter_count(h));
+
   CHECK(llama_complaint([](Draft& d) { d.remove("tokenizer.ggml.tokens"); }).empty());
   CHECK(holds(llama_complaint([](Draft& d) { d.remove("llama.attention.head_count_kv"); }),
               "tensor blk.0.attn_k.weight has shape (2, 4), expected (4, 4)"));  // as many as heads
@@ -537,7 +550,7 @@ TEST_CASE("gguf: sizes that disagree, and tensors that are missing, are refused"
     check(std::string("llama.") + key + " is 0, expected 1 to 2147483647",
           [&](Draft& d) { d.set(whole(std::string("llama.") + key, 0)); });
   check("llama.attention.head_count_kv is a list of 2 whole numbers",
-        [](Draft& d) { d.set(list("llama.attention.head_count_kv", uint32_t(GgufKind::u8), 2, "\x01\x01")); });
+        [](Draft& d) { d.set(list("llama.attention.head_count_kv", uint32_t(GgufKind::u8), 2, "\x01\x02")); });
   check("llama.attention.head_count_kv is 3, no divisor of the 2 heads",
         [](Draft& d) { d.set(whole("llama.attention.head_count_kv", 3)); });
   check("llama.embedding_length is 5, no multiple of the 2 heads",

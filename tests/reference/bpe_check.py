@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds nanospec's byte-level BPE (files/bpe.h) against Hugging Face's `tokenizers`.
 
-usage: bpe_check.py [--lines N] [--gguf FILE] [--tiktoken FILE] [--seed N]   compares N random lines (1,000,000)
+usage: bpe_check.py [--lines N] [--gguf FILE] [--tiktoken FILE] [--seed N] [--only NAMES]   compares N random lines
+                    (1,000,000); NAMES: of pre-splits and files, with "," between, "small,gpt-2": no others
        bpe_check.py --store         makes tests/files/bpe_small.json and bpe_lines.json
        bpe_check.py --store_cuts    makes tests/files/bpe_cuts.json
 
@@ -25,6 +26,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -241,7 +243,7 @@ def theirs(tokenizer, lines, plain):
 
 
 def ours(path, lines, plain, split):
-    paths = [os.path.join(ROOT, "build", name) for name in ("bpe_lines.bin", "bpe_ids.bin")]
+    paths = [os.path.join(os.path.dirname(path), name) for name in ("bpe_lines.bin", "bpe_ids.bin")]
     with open(paths[0], "wb") as file:
         for line in lines:
             file.write(struct.pack("<I", len(line)) + line)
@@ -278,13 +280,16 @@ def check(args):
         files[os.path.basename(args.gguf)] = from_gguf(args.gguf)
     if args.tiktoken:
         files[os.path.basename(args.tiktoken)] = from_tiktoken(args.tiktoken)
-    turn, wrong = 50000, 0
+    turn, wrong, folder = 50000, 0, tempfile.TemporaryDirectory()
+    only = set(args.only.split(",")) if args.only else set()
+    files = {name: file for name, file in files.items() if name in only or not only & set(files)}
+    splits = [split for split in PRE_SPLITS if split in only or not only & set(PRE_SPLITS)]
     print(f"tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version}")
     for name, file in files.items():
         writer = Writer(args.seed, [t["content"] for t in file["added_tokens"]])
         every = writer.every_code_point()
-        for split in PRE_SPLITS:
-            path = os.path.join(ROOT, "build/bpe_check.json")
+        for split in splits:
+            path = os.path.join(folder.name, "tokenizer.json")
             tokenizer = Tokenizer.from_str(json.dumps(with_split(file, split)))
             with open(path, "w", encoding="utf-8") as out:
                 json.dump(with_split(file, "gpt-2" if split == "default" else split), out)
@@ -382,6 +387,7 @@ if __name__ == "__main__":
     parser.add_argument("--lines", type=int, default=1000000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gguf")
+    parser.add_argument("--only")
     parser.add_argument("--tiktoken")
     parser.add_argument("--store", action="store_true")
     parser.add_argument("--store_cuts", action="store_true")

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 
 from bpe_check import (
     ROOT, Tokenizer, Writer, compare, models, ours, pre_tokenizers, repaired, trainers, write_rows,
@@ -99,7 +100,8 @@ class BySentencePiece:
 
 def check(args):
     files = {"small": json.load(open(PIECES, encoding="utf-8"))["tokenizer"]}
-    wrong, turn, path = 0, 50000, os.path.join(ROOT, "build/pieces_check.json")
+    wrong, turn, folder = 0, 50000, tempfile.TemporaryDirectory()
+    path = os.path.join(folder.name, "tokenizer.json")
     sp = None
     if args.model:
         import sentencepiece
@@ -116,7 +118,7 @@ def check(args):
                 lines = [writer.line() for _ in range(min(turn, args.lines - begin))]
                 wrong += compare(f"{name}, {form}", path, tokenizer, lines, begin // turn % 2 == 1, form)
     if sp:
-        path = os.path.join(ROOT, "build/pieces_check.gguf")
+        path = os.path.join(folder.name, "tokenizer.gguf")
         write_gguf(sp, path)
         for begin in range(0, args.lines, turn):
             lines = [writer.line() for _ in range(min(turn, args.lines - begin))]
