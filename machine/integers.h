@@ -144,16 +144,17 @@ struct Panels<Quantized<bits, zero, has_min, floats>> {
   HD void set(int output, int b, const IntegerBlock& from) const {
     for (int i = 0; i < Q::kScales; i++) *number(output, b, i) = rounded<Number>(from.scale[i]);
     if (Q::kMin) *number(output, b, Q::kScales) = rounded<Number>(from.min);
-    ROLLED
-    for (int i = 0; i < kBlockNumbers; i++) {
-      const int g = i / 4, its = from.codes[i] + zero;
-      const auto put = [&](int which, bool first, int part) {
-        uint8_t& to = word(output, b, which)[i % 4];
-        to = uint8_t(first ? part : to | part);
-      };
-      if (bits == 8) put(g, true, its);
-      else put(g / 2, g % 2 == 0, (its & 15) << g % 2 * 4);
-      if (kHigh) put(high_word(g), high_bit(g) == 0, its >> 4 << high_bit(g));
+    const auto code = [&](int g, int i) { return from.codes[4 * g + i] + zero; };
+    for (int which = 0; which < bits; which++) {
+      uint8_t* const to = word(output, b, which);
+      for (int i = 0; i < 4; i++) {
+        int byte = 0;
+        if (which < kLowWords)
+          byte = bits == 8 ? code(which, i) : (code(2 * which, i) & 15) | (code(2 * which + 1, i) & 15) << 4;
+        else
+          for (int g = 0; g < 8; g++) byte |= high_word(g) == which ? code(g, i) >> 4 << high_bit(g) : 0;
+        to[i] = uint8_t(byte);
+      }
     }
   }
 };
