@@ -27,7 +27,7 @@ struct Sampling {
   uint64_t seed = 1;
   uint32_t sequence = 0;  // tells apart texts that are generated under one seed
   float min_p = 0;        // keep those whose chance is at least this share of the likeliest token's; 0: all
-  // Tokens that the text has already become less likely (rules/penalties.h); 1, 0 and 0: they do not.
+  // A token that the text already contains becomes less likely (rules/penalties.h); 1, 0 and 0: it does not.
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   HD bool drops(int vocab) const { return temperature > 0 && ((top_k > 0 && top_k < vocab) || top_p < 1 || min_p > 0); }
   bool penalizes() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }

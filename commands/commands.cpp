@@ -67,10 +67,13 @@ std::vector<Flag> sampling_flags(Options& o) {
       {"--min_p", "P", &o.sampling.min_p,
        "sample among tokens whose chance is at least this share of the likeliest one's; 0: all", from(0, 1)},
       {"--repetition_penalty", "R", &o.sampling.repetition_penalty,
-       "tokens that the text has already: their logits are divided by R, negative ones multiplied; 1: none",
+       "divide the logits of tokens that the text already contains by R, or multiply them, where they are negative; 1: "
+       "none",
        from(kLeastRepetition, kMostRepetition)},
-      {"--presence_penalty", "P", &o.sampling.presence_penalty, "and less P; 0: none", from(-100, 100)},
-      {"--frequency_penalty", "P", &o.sampling.frequency_penalty, "and less P for each time; 0: none", from(-100, 100)},
+      {"--presence_penalty", "P", &o.sampling.presence_penalty,
+       "subtract P from the logits of tokens that the text already contains; 0: none", from(-100, 100)},
+      {"--frequency_penalty", "P", &o.sampling.frequency_penalty,
+       "subtract P for each time that the text contains the token; 0: none", from(-100, 100)},
       {"--seed", "N", &o.sampling.seed, "a different seed gives a different text"},
   };
 }
@@ -97,11 +100,16 @@ std::vector<Flag> machine_flags(Options& o) {
 void check_options(Options& o) {
   if (o.sampling.temperature > 0 && o.sampling.temperature < float(kColdest))
     refuse_usage("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
-  if (o.settings.model.empty())
-    refuse_usage("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
+  if (o.settings.model.empty()) refuse_usage("an empty name: --model: give a folder with a model, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
     refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
   o.settings.quiet = o.quiet;
+}
+
+void take_beside_temperature(Sampling& to, const Sampling& from, const Given& given) {
+  if (!given.has("--top_k")) to.top_k = from.top_k;
+  if (!given.has("--top_p")) to.top_p = from.top_p;
+  if (!given.has("--repetition_penalty")) to.repetition_penalty = from.repetition_penalty;
 }
 
 void choose_sampling(Options& o) {
@@ -109,9 +117,7 @@ void choose_sampling(Options& o) {
   const Advice advice = advice_of(o.settings.model);
   if (advice.its_own_way) return;
   o.sampling.temperature = advice.sampling.temperature;
-  if (!o.given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
-  if (!o.given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
-  if (!o.given.has("--repetition_penalty")) o.sampling.repetition_penalty = advice.sampling.repetition_penalty;
+  take_beside_temperature(o.sampling, advice.sampling, o.given);
   const bool none = advice.from.empty();
   note(sampling_text(o.sampling), printable(none ? o.settings.model : advice.from, 300),
        filled("it advises {}; --temperature gives another", none ? "none, so this is what is usual" : "this"));

@@ -69,6 +69,8 @@ void check_options(Options& options);
 // What is not given of temperature, top_k and top_p becomes what the model's files advise (files/advice.h), with a
 // note. Throws std::runtime_error where they cannot be read.
 void choose_sampling(Options& options);
+// What belongs to a temperature, where no flag gives it: top-k, top-p and the repetition penalty.
+void take_beside_temperature(Sampling& to, const Sampling& from, const Given& given);
 
 // Where no source of prompts was given, of those that the command has flags for, data_file becomes the text that the
 // model learned, if the command takes one. Throws std::invalid_argument where there is none, and where several sources

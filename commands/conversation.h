@@ -73,6 +73,9 @@ inline ChatForm llama3(const char* name, const char* sign, const char* before_sy
           {"<|start_header_id|>", "<|eot_id|>", sign},
           before_system};
 }
+inline ChatForm mistral(const char* question, const char* sign, const char* answer) {
+  return {"Mistral", {"</s>"}, "", question, "", "</s>", false, {sign}, "", answer, false, "{}\n\n{}"};
+}
 inline const std::vector<ChatForm> kChatForms = {
     {"ChatML",  // of Qwen and SmolLM2 too
      {kTurnBegin, kTurnEnd},
@@ -96,31 +99,21 @@ inline const std::vector<ChatForm> kChatForms = {
      " {}",
      true,
      "<<SYS>>\n{}\n<</SYS>>\n\n{}"},
-    {"Mistral",  // from its version 0.3 on
+    {"Mistral",  // 0.3
      {"[INST]", "[/INST]", "</s>"},
      "",
      "[INST] {}[/INST]",
      "",
      "</s>",
      false,
-     {"[INST]"},
+     {"[INST] "},
      "",
      " {}",
      true,
      "{}\n\n{}",
      true},
-    {"Mistral",
-     {"</s>"},
-     "",
-     " [INST] {} [/INST]",
-     "",
-     "</s>",
-     false,
-     {"[INST]"},
-     "",
-     " {}",
-     false,
-     "{}\n\n{}"},  // before that
+    mistral(" [INST] {} [/INST]", " [INST] ", " {}"),  // 0.2, and 0.1 later on
+    mistral("[INST] {} [/INST]", "[INST] ", "{}"),     // at first
 };
 // The texts alone, line after line: where no template is known.
 inline const ChatForm kLines = {"none", {}, "{}\n", "{}\n", "", "\n", false, {}};
@@ -178,7 +171,7 @@ class Conversation {
   // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
   // tokenizer must outlive it. Throws what Tokenizer::encode throws.
   Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system, int begin = -1)
-      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system) {
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system), begin_(begin) {
     if (begin >= 0 && !is_here(kBegin, form.question)) first_.push_back(begin);
     const std::string all = form.before_system + stripped(system);
     if (!all.empty() && !form.with_system) append(first_, written(first_, form.system, all, "the system text"));
@@ -188,7 +181,7 @@ class Conversation {
   // then.
   void ask(const std::string& question) {
     const auto asked = [&](const std::string& text) {
-      return written(first_, std::string(form_.question) + form_.opening, stripped(text), "the question");
+      return written(tokens(), std::string(form_.question) + form_.opening, stripped(text), "the question");
     };
     Turn turn = {asked(question), {}, {}};
     turn.with_system =
@@ -262,13 +255,15 @@ class Conversation {
     std::string plain;
     const auto end_plain = [&] {
       const Tokens& last = tokens.empty() ? before : tokens;
-      Begins begins = last.empty() ? Begins::text : Begins::nothing;
-      if (!last.empty() && tokenizer_.bpe && tokenizer_.bpe->type(last.back()) == TokenType::control)
+      Begins begins = Begins::nothing;
+      if (!last.empty() && tokenizer_.bpe && tokenizer_.bpe->type(last.back()) != TokenType::normal)
         begins = Begins::part;
+      const bool begins_lines = form_.controls.empty() && last == Tokens{begin_};  // as a prompt alone does
+      if (last.empty() || begins_lines) begins = Begins::text;
       if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
     };
-    for (; !around.empty();) {
+    while (!around.empty()) {
       const auto control = std::find_if(form_.controls.begin(), form_.controls.end(),
                                         [&](const char* mark) { return is_here(mark, around); });
       if (control != form_.controls.end()) {
@@ -291,6 +286,7 @@ class Conversation {
   const ChatForm& form_;
   const Tokens ends_;
   const std::string system_;
+  const int begin_;
   Tokens first_;  // before all turns: the begin token, the system text where it stands alone
   std::vector<Turn> turns_;
 };

@@ -24,7 +24,7 @@ struct Method {
 
 // What is loaded once and then serves every method.
 struct Settings {
-  std::string model;                 // the folder that train_gpt wrote, or a GGUF file
+  std::string model;                 // a folder with a model, or a GGUF file
   int context = 0;                   // tokens of the window; 0: the model's own, of a GGUF file at most kMostContext
   std::string device = "auto";       // auto, cpu, cuda
   std::string dtype = "auto";        // fp32, bf16, f16, q8, q4: how weights are stored; auto: as in the file
@@ -68,7 +68,7 @@ class Engine {
   ~Engine();
 
   // The tokens of a prompt, and before them the one that the model wants before every text. Throws what
-  // Tokenizer::encode throws, and runtime_error where there are none; what: the prompt's name in the message.
+  // Tokenizer::encode throws, and runtime_error where there are no tokens; what: the prompt's name in the message.
   std::vector<int> encode_prompt(const std::string& prompt, const std::string& what) const;
   const std::string& decode(int token) const;
   const Tokenizer& tokenizer() const;

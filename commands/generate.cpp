@@ -34,7 +34,8 @@ Command describe(Generation& g) {
             {"--prompts", "FILE", &g.options.prompts_file,
              "many texts: each line is an object of JSON, with \"prompt\", or \"messages\" for a chat: a list of "
              "\"role\" and \"content\". It may have its own max_new_tokens, temperature, top_k, top_p, min_p, seed, "
-             "penalties, and stop, a text or a list; else the flags' hold"},
+             "repetition_penalty, presence_penalty, frequency_penalty, and stop, a text or a list; else the flags' "
+             "hold"},
             {"--out", "FILE", &g.out_file,
              "where the texts go: a line for each, in the same order, with \"index\" from 0, \"text\" without the "
              "prompt, \"tokens\", their number, \"ended_by\" (length, end of text, stop) and \"stats\". After Ctrl-C "
@@ -159,7 +160,8 @@ int generate_command(int argc, char** argv) {
   const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
   if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, stats, text, why));
   if (!g.options.quiet) {
-    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(text.back() == '\n' ? "\n" : "\n\n", stderr);
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
+      fputs(text.empty() || text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);
     fputs(summary(g, engine, stats).c_str(), stderr);
   }

@@ -73,10 +73,8 @@ void read_numbers(const Json& json, const Options& options, Line& line) {
   own.settings.model = options.settings.model;
   own.sampling = options.sampling;
   own.max_new_tokens = options.max_new_tokens;
-  const bool its_own_way = json.contains("temperature") && !options.given.has("--temperature");
-  if (its_own_way && !options.given.has("--top_k")) own.sampling.top_k = Sampling().top_k;
-  if (its_own_way && !options.given.has("--top_p")) own.sampling.top_p = Sampling().top_p;
-  if (its_own_way && !options.given.has("--repetition_penalty")) own.sampling.repetition_penalty = 1;
+  if (json.contains("temperature") && !options.given.has("--temperature"))
+    take_beside_temperature(own.sampling, Sampling(), options.given);
   std::vector<Flag> flags = sampling_flags(own);
   flags.push_back(text_flags(own).back());  // --max_new_tokens
   try {
@@ -127,8 +125,10 @@ std::string name_of(const std::string& model) {
 std::string head_of(size_t index, const Line& line, const std::string& model, const Options& o) {
   const Sampling& s = line.sampling;
   const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
-  const Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos,
-                                method, line.prompt, line.messages, line.max_new_tokens, sampling_json(s), line.stops});
+  Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos, method,
+                          line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k, s.top_p, s.min_p,
+                          s.seed, line.stops});
+  if (s.penalizes()) all.push_back({s.repetition_penalty, s.presence_penalty, s.frequency_penalty});
   std::string head = OrderedJson{{"index", index}, {"request", hash_of(json_text(all, -1))}}.dump();
   head.back() = ',';
   return head;

@@ -230,9 +230,8 @@ const char* feature_of(const std::string& name) {
 bool does_nothing(const GgufTensor& tensor) {
   const std::string bias = ".bias", &name = tensor.name;
   if (name.size() < bias.size() || name.substr(name.size() - bias.size()) != bias) return false;
-  std::vector<float> values(tensor.size());
-  dequantize(tensor, 0, values.size(), values.data());
-  return std::all_of(values.begin(), values.end(), [](float x) { return x == 0; });
+  if (tensor.type != GgufType::F32) return false;
+  return std::all_of(tensor.data, tensor.data + tensor.bytes, [](uint8_t byte) { return byte == 0; });
 }
 
 void check_shapes(const GgufFile& file, const Config& config) {
@@ -295,11 +294,6 @@ Config read_gguf_header(const GgufFile& file) {
   check_keys(file);
   const std::string prefix = architecture_of(file) + ".";
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
-    const auto found = file.metadata.find(prefix + key);
-    if (found != file.metadata.end() && found->second.list) {  // a number for each layer, which may be equal
-      const GgufFile::Integers all = file.integers(prefix + key, 1, INT_MAX);
-      if (std::set<int64_t>(all.begin(), all.end()).size() == 1) return int(all[0]);
-    }
     return int(file.integer(prefix + key, 1, INT_MAX, otherwise));
   };
   const auto disagree = [&](const std::string& what) { refuse(what, file.where(), kConvertAgain); };
@@ -313,9 +307,18 @@ Config read_gguf_header(const GgufFile& file) {
   if (window > 0) h.block_size = std::min(h.block_size, int(window));  // within it every key is seen
   h.n_embd = size("embedding_length");
   h.n_layer = size("block_count");
-  h.n_inner = size("feed_forward_length");
-  h.n_head = size("attention.head_count");
-  h.n_kv_head = size("attention.head_count_kv", h.n_head);
+  // The same, or a list with the number of each layer, if they are equal.
+  const auto layer_size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
+    const auto found = file.metadata.find(prefix + key);
+    if (found == file.metadata.end() || !found->second.list || found->second.count != uint64_t(h.n_layer))
+      return size(key, otherwise);
+    const GgufFile::Integers all = file.integers(prefix + key, 1, INT_MAX);
+    const bool equal = std::all_of(all.begin(), all.end(), [&](int64_t n) { return n == all[0]; });
+    return equal ? int(all[0]) : size(key);
+  };
+  h.n_inner = layer_size("feed_forward_length");
+  h.n_head = layer_size("attention.head_count");
+  h.n_kv_head = layer_size("attention.head_count_kv", h.n_head);
   if (h.n_head % h.n_kv_head != 0)
     disagree(filled("{}attention.head_count_kv is {}, no divisor of the {} heads", prefix, h.n_kv_head, h.n_head));
   if (!file.has(prefix + "attention.key_length") && h.n_embd % h.n_head != 0)

@@ -157,8 +157,8 @@ const Json& member(const Json& object, const std::string& name);
 
 class Bpe;  // bpe.h
 
-// What begins where a text that is encoded begins: a text; a part of one, behind a special token; or nothing, since it
-// goes on. SentencePiece's spaces depend on it.
+// Where a text that is encoded stands: at a beginning (text), right after a special token (part), or after plain text
+// that it continues (nothing). SentencePiece's spaces depend on it.
 enum class Begins { text, part, nothing };
 
 // Encodes a text as Bpe does, id by id: put(id). All of it is plain text, special tokens too. Prints a note where bytes

@@ -144,15 +144,16 @@ struct Panels<Quantized<bits, zero, has_min, floats>> {
   HD void set(int output, int b, const IntegerBlock& from) const {
     for (int i = 0; i < Q::kScales; i++) *number(output, b, i) = rounded<Number>(from.scale[i]);
     if (Q::kMin) *number(output, b, Q::kScales) = rounded<Number>(from.min);
-    const auto code = [&](int g, int i) { return from.codes[4 * g + i] + zero; };
+    const auto its_code = [&](int g, int i) { return from.codes[4 * g + i] + zero; };
     for (int which = 0; which < bits; which++) {
       uint8_t* const to = word(output, b, which);
       for (int i = 0; i < 4; i++) {
         int byte = 0;
         if (which < kLowWords)
-          byte = bits == 8 ? code(which, i) : (code(2 * which, i) & 15) | (code(2 * which + 1, i) & 15) << 4;
+          byte =
+              bits == 8 ? its_code(which, i) : (its_code(2 * which, i) & 15) | (its_code(2 * which + 1, i) & 15) << 4;
         else
-          for (int g = 0; g < 8; g++) byte |= high_word(g) == which ? code(g, i) >> 4 << high_bit(g) : 0;
+          for (int g = 0; g < 8; g++) byte |= high_word(g) == which ? its_code(g, i) >> 4 << high_bit(g) : 0;
         to[i] = uint8_t(byte);
       }
     }

@@ -133,7 +133,7 @@ machine/numbers.h | // Each function is one formula for both types, and exp for 
 machine/numbers.h | // exact result. The errors were measured on | | // exact result. The errors were measured on every seventh float and 2 * 10^7 doubles.
 machine/numbers.h | // checks bounds just above them. | |
 
-sample.h | // Tokens that the text has already | float repetition_penalty |
+sample.h | // A token that the text already contains | float repetition_penalty |
 sample.h | bool penalizes() | |
 sample.h | // A uniform number in (0, 1), for rules | } |
 sample.h | // p: (V) the distribution that `pick` samples | } |

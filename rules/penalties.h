@@ -1,8 +1,8 @@
-// rules/penalties.h: tokens that a text has already become less likely.
+// rules/penalties.h: penalties: a token that the text already contains becomes less likely.
 //
 // A penalty changes the logits after a node by the tokens before it: those of the text, prompt included, and those on
-// the tree's path to the node. Two nodes of one forward have different paths, so each has penalties of its own. Then
-// whatever drafted, and whatever else was guessed, each place is penalized as in plain decoding.
+// the tree's path to the node. Two nodes of one forward have different paths, so each has penalties of its own. So each
+// place is penalized as in plain decoding, whatever was guessed.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,8 @@
 namespace nanospec {
 
 // The logit of a token that stands n > 0 times before the place. The repetition penalty is that of CTRL (Keskar et al.
-// 2019, section 4.1) as transformers computes it; the other two are those of OpenAI's completions. This order is
-// vLLM's.
+// 2019, section 4.1) as transformers computes it. The other two have the formula of OpenAI's completions, but count the
+// prompt's tokens too. The order is vLLM's.
 inline float penalized(float logit, int n, const Sampling& s) {
   logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
   return logit - s.frequency_penalty * float(n) - s.presence_penalty;

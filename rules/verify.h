@@ -10,8 +10,8 @@
 // the drafter and random bits. To prove a rule, study/exactness.cpp answers with every outcome in turn. So the code
 // that is proven is the code that runs.
 //
-// In formulas p is the target's distribution after a node, and q the one that the node's children were drawn from: the
-// drafter's, after temperature, top-k and top-p. [v]+ is max(v, 0), norm(v) is v / sum(v).
+// In formulas p is the target's distribution after a node, penalties included, and q the one that the node's children
+// were drawn from: the drafter's, after temperature, top-k and top-p. [v]+ is max(v, 0), norm(v) is v / sum(v).
 //
 // How to add a rule:
 //   1. write `Verdict NAME(const Tree&, Oracle&)` below, and cite its source;

@@ -75,7 +75,7 @@ Tokenizer with_controls(const std::vector<std::string>& names) {
   std::copy(names.begin(), names.end(), parts.tokens.begin());
   return bpe_tokenizer(parts, "t");
 }
-// SentencePiece's tokenizer of the tests, with these names for "<s>", "</s>" and what follows.
+// SentencePiece's tokenizer of the tests, with Mistral's marks or without.
 Tokenizer with_pieces(SpaceFirst space_first, bool marks) {
   Json file = parse_json(read_file("tests/files/bpe_pieces.json"), "pieces")["tokenizer"];
   file["pre_tokenizer"] = {
@@ -116,7 +116,7 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
   for (const Json& one : all["cases"]) {
     CAPTURE(one.dump());
     const std::string name = one["template"], source = all["templates"][name], text = one["text"];
-    const bool marks = name == "Mistral 0.3", pieces = marks || name == "Mistral" || name == "Llama 2";
+    const bool marks = name == "Mistral 0.3", pieces = marks || contains(name, "Mistral") || name == "Llama 2";
     const Tokenizer& tokenizer = name == "ChatML" ? small() : marks ? mistral : pieces ? llama2 : llama3;
     const ChatTemplate known = read_template(source, tokenizer);
     seen[known.form]++;
@@ -132,6 +132,23 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
   }
   for (const ChatForm& form : kChatForms) CHECK(seen[&form] == 10);
   CHECK(seen.size() == kChatForms.size());
+}
+
+TEST_CASE("conversation: lines without a template are one text, to SentencePiece too") {
+  for (const SpaceFirst space_first : {SpaceFirst::nowhere, SpaceFirst::always, SpaceFirst::at_start}) {
+    CAPTURE(int(space_first));
+    const Tokenizer tokenizer = with_pieces(space_first, false);
+    for (const std::string system : {"", "All speak."})
+      for (const int begin : {-1, 1}) {
+        Conversation talk(tokenizer, kLines, system, begin);
+        talk.ask("one");
+        talk.answer(std::string("two"));
+        talk.ask("three");
+        Tokens wanted = tokenizer.encode((system.empty() ? "" : system + "\n") + "one\ntwo\nthree\n");
+        if (begin >= 0) wanted.insert(wanted.begin(), begin);
+        CHECK(talk.tokens() == wanted);
+      }
+  }
 }
 
 TEST_CASE("conversation: a system text that stands in a question stays when turns are dropped") {

@@ -178,7 +178,8 @@ TEST_CASE("inspect: chat templates by kind, tensors by kind") {
   const std::pair<const char*, const char*> templates[] = {
       {"", "none"},
       {"{{'<|im_start|>' + role}}<|im_end|>", "ChatML"},
-      {"[INST] {{x}} [/INST]", "Mistral"},
+      {"'[INST] ' {{x}} [/INST]", "Mistral"},
+      {"'[INST]' {{x}} [/INST]", "not recognized"},
       {"[INST] <<SYS>>", "Llama 2"},
       {"<|start_header_id|><|eot_id|>Cutting Knowledge Date: December 2023", "Llama 3.1"},
       {"<|start_header_id|><|eot_id|>", "Llama 3"},
@@ -187,6 +188,11 @@ TEST_CASE("inspect: chat templates by kind, tensors by kind") {
     const auto set = [text = source](Draft& d) { d.set(words("tokenizer.chat_template", text)); };
     CHECK(gguf_inspected(llama_with_tokenizer(), set)["tokenizer"]["chat_template"] == kind);
   }
+  Draft odd = llama_with_tokenizer();
+  odd.tensors.push_back({"blk.0.attn_q.bias", 28, {4}, std::string(32, '\0')});  // F64, which is not read
+  const Folder elsewhere;
+  CHECK(
+      contains(inspect({elsewhere.file("m.gguf", odd.bytes())}), "tensor blk.0.attn_q.bias is not expected (biases)"));
   Draft draft = llama_with_tokenizer();
   draft.tensor("blk.1.attn_q.weight").type = 10;  // Q2_K
   const Folder folder;

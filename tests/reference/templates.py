@@ -1,4 +1,4 @@
-"""Renders ten conversations by six chat templates with transformers, and writes tests/files/chats.json, against which
+"""Renders ten conversations by seven chat templates with transformers, and writes tests/files/chats.json, against which
 tests/commands/test_conversation.cpp holds those of commands/conversation.h.
 
     python3 -m venv build/venv && build/venv/bin/pip install transformers
@@ -41,6 +41,8 @@ TEMPLATES = {
                                " + '[/INST]'", "' ' + m['content'] | trim + eos_token"),
     "Mistral": in_question("", "\\n\\n", "{{ bos_token }}", "' [INST] ' + (system if loop.first else '') + m['content']"
                            " + ' [/INST]'", "' ' + m['content'] + eos_token"),
+    "Mistral 0.1": in_question("", "\\n\\n", "{{ bos_token }}", "'[INST] ' + (system if loop.first else '') + m['content']"
+                               " + ' [/INST]'", "m['content'] + eos_token"),
 }
 CONVERSATIONS = [  # system text or None, then questions and answers by turns
     [None, "What is it?"],

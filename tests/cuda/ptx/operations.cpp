@@ -275,8 +275,9 @@ void convert(Instruction& it) {
     return;
   }
   convert_to<uint16_t, uint16_t, uint32_t, int32_t, uint64_t>(it);
+  convert_to<int16_t, int8_t>(it);
   convert_to<uint32_t, uint16_t, uint32_t, uint64_t, int64_t, float, double>(it);
-  convert_to<int32_t, int16_t, uint16_t, int64_t, float, double>(it);
+  convert_to<int32_t, int8_t, int16_t, uint16_t, int64_t, float, double>(it);
   convert_to<uint64_t, uint16_t, uint32_t, float, double>(it);
   convert_to<int64_t, int16_t, int32_t, float, double>(it);
   convert_to<float, uint16_t, uint32_t, int32_t, uint64_t, int64_t, double>(it);

@@ -149,6 +149,9 @@ const OpcodeRow kRows[] = {
     {"cvt.u64.u32 %d0, %r1", {0x80000000}, 0x80000000},
     {"cvt.u32.u64 %r0, %d1", {0x123456789abcdef0}, 0x9abcdef0},
     {"cvt.u16.u32 %h0, %r1", {0x12345678}, 0x5678},
+    {"cvt.s16.s8 %h0, %h1", {0x180}, 0xff80},
+    {"cvt.s32.s8 %r0, %r1", {0x1234567f}, 0x7f},
+    {"cvt.s32.s8 %r0, %r1", {0x123456ff}, uint32_t(-1)},
     {"cvt.u32.u16 %r0, %h1", {0xffff}, 0xffff},
 
     // Registers and predicates.
