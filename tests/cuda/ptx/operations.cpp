@@ -533,6 +533,7 @@ void exactly(Instruction& it) {
   if (is<To>(it.type)) it.execute = map<F, To, From...>;
 }
 void multiply_wide(Instruction& it) {
+  if (is<int16_t>(it.type)) it.execute = map<MultiplyWide, int32_t, int16_t, int16_t>;
   if (is<int32_t>(it.type)) it.execute = map<MultiplyWide, int64_t, int32_t, int32_t>;
   if (is<uint32_t>(it.type)) it.execute = map<MultiplyWide, uint64_t, uint32_t, uint32_t>;
 }
