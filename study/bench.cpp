@@ -229,8 +229,7 @@ int bench_command(int argc, char** argv) {
       Engine(bench.options.settings).tokenizer().encode(read_file(bench.data), bench.data);
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
-  if (alone) print_out(busy_line(bench.evenness));
-  else bench.conclude();
+  alone ? print_out(busy_line(bench.evenness)) : bench.conclude();
   return interrupted() ? kInterruptedStatus : 0;
 }
 
