@@ -101,7 +101,8 @@ TEST_CASE(ON "a row has the same bits in a forward of any number of rows, of eve
       CHECK(memcmp(some.data(), longest.data(), sizeof(float) * some.size()) == 0);
     }
   };
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1})
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1, Dtype::q5_0,
+                      Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any})
     for (Dtype cache : {Dtype::fp32, Dtype::bf16})
       for (int channels : {16, 64, 128})
         if (runs(turn++, 9))
