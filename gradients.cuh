@@ -220,7 +220,7 @@ struct AttentionBackwardQueries {
     const T delta = g.template sum<T>(D, [=](int d) { return dout[d] * out[d]; }), scale = s.scale();
     g.each(keys, [&](int j) {
       pr[j] = dsr[j] = 0;
-      if (j >= past && !f.sees(row, first + j - past)) return;
+      if (!s.sees(row, j)) return;
       const T* v = s.cache.value(kv_head, slot0 + j, 0);
       T score = 0, dp = 0;
       for (int d = 0; d < D; d++) score = fused(q[d], *s.cache.key(kv_head, slot0 + j, d), score);

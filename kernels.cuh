@@ -152,11 +152,21 @@ struct Attention {
   int computed = 0;
   bool in_cache = false;      // whether what computed qkv has written the rows' keys and values into the cache
   bool cache_is_read = true;  // whether a later forward reads them there
+  int reach = 0;              // how many positions a row sees, its own and those before it; 0: all
 
   HD int first_new(int root) const { return forest.first_row[root] + computed; }
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
+  // How many positions, from the first on, lie beyond the reach of a row; of one at that position.
+  HD int unseen(int row) const { return reach ? unseen_at(forest.position(row)) : 0; }
+  HD int unseen_at(int position) const { return reach ? larger(0, position + 1 - reach) : 0; }
+  // Whether a row sees key j of its root, which is of the past or of a row of the tree.
+  HD bool sees(int row, int j) const {
+    const int root = forest.root[row], own = forest.first_row[root] + j - forest.past[root];
+    if (j < forest.past[root]) return j >= unseen(row);
+    return forest.sees(row, own) && forest.position(own) >= unseen(row);
+  }
   HD uint64_t first_weight(int row, int head) const {  // for dropout, which counts 2^20 weights a row and head
     return (dropout.first_of(row, n_head) + head) << 20;
   }
@@ -494,6 +504,7 @@ struct AttentionForward {
       for (int j = first, seen = past; j <= row; j++)
         if (f.sees(row, j)) w[seen++] = w[past + j - first];
     });
+    g.each(s.unseen(row), [=](int i) { w[i] = -Format<T>::kInfinity; });  // its weight will be 0
     const int seen = past + f.depth[row] + 1;
     const T scale = s.scale(), top = scale * g.template largest<T>(seen, [=](int i) { return w[i]; });
     g.each(seen, [=](int i) { w[i] = exp(w[i] * scale - top); });
@@ -561,7 +572,7 @@ __global__ void plain_attention(Attention<float, S> s) {
     float weight[kLanes];  // of the current 32 keys
   };
   Memory& memory = shared<Memory>();
-  const auto seen = [&](int j) { return j < past || (j < keys && f.sees(row, first + j - past)); };  // the tree mask
+  const auto seen = [&](int j) { return j < keys && s.sees(row, j); };  // the tree mask
   const auto score = [&](int j) {
     float sum = 0;
     for (int d = 0; d < D; d++) sum = fused(q[d], to_float(*s.cache.key(kv_head, slot + j, d)), sum);
@@ -574,7 +585,7 @@ __global__ void plain_attention(Attention<float, S> s) {
   for (int half = kLanes / 2; half > 0; half /= 2) top = larger(top, __shfl_xor_sync(kEveryLane, top, half));
 
   for (int d = lane; d < D; d += kLanes) out[d] = 0;
-  for (int begin = 0, position = 0; begin < keys; begin += kLanes) {
+  for (int begin = 0, position = s.unseen(row); begin < keys; begin += kLanes) {
     const int j = begin + lane;
     if (seen(j)) memory.weight[lane] = exp(score(j) - top);
     __syncwarp();

@@ -132,7 +132,8 @@ struct ForwardMemory {
 struct ForwardBlock {
   PairTile tile;
   Root root;
-  int kv_head, chunks;  // chunks: as many as the deepest of its rows sees
+  int kv_head;
+  int first, chunks;  // the first chunk that a row may see, and one past the last
 };
 
 // Computes scores, weights and sums of one tile of keys for one warp's pairs. `part` is the state of the current chunk,
@@ -313,18 +314,20 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   __syncthreads();
   if (threadIdx.x == 0) {  // it tells the other blocks what this one wrote, and learns what they did
     __threadfence();
-    memory.last = atomicAdd(&scratch.arrived[place], 1u) + 1 == unsigned(block.chunks);
+    memory.last = atomicAdd(&scratch.arrived[place], 1u) + 1 == unsigned(block.chunks - block.first);
     if (memory.last) scratch.arrived[place] = 0;
     __threadfence();
   }
   __syncthreads();
   if (!memory.last) return;
-  const auto chunks_of = [&](int row) { return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1; };
+  const auto chunks_of = [&](int row) {
+    return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1 - block.first;
+  };
   int chunks[P];
   UNROLL
   for (int p = 0; p < P; p++) chunks[p] = mine + p < block.tile.count ? chunks_of(memory.pair[mine + p].row) : 0;
   Softmax<C> total[P];
-  join_chunks<C, P>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(c, p); });
+  join_chunks<C, P>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(block.first + c, p); });
   UNROLL
   for (int p = 0; p < P; p++)
     if (chunks[p]) write_out(s, memory.pair[mine + p], total[p]);
@@ -336,7 +339,8 @@ template <class S>
 __device__ __forceinline__ void ask_for_past(const Attention<float, S>& s) {
   if (threadIdx.x != 0 || blockIdx.x != 0 || s.forest.roots != 1) return;
   const int first = int(blockIdx.z) * kChunkKeys, slot = s.forest.first_slot[0] + first;
-  if (first >= s.forest.past[0] || slot % 16 != 0 || slot + kChunkKeys > s.cache.slots) return;
+  if (first >= s.forest.past[0] || first + kChunkKeys <= s.unseen_at(s.forest.past[0])) return;
+  if (slot % 16 != 0 || slot + kChunkKeys > s.cache.slots) return;
   const size_t keys = s.cache.key_numbers(kChunkKeys, s.head_size);
   const size_t values = s.cache.value_numbers(kChunkKeys, s.head_size);
   ask_for_piece(s.cache.key(int(blockIdx.y), slot, 0), uint32_t(keys * sizeof(S)));
@@ -376,19 +380,24 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   const Root& root = block.root;
   const int first_row = root.first + block.tile.begin / s.queries();
   const int last_row = root.first + (block.tile.begin + block.tile.count - 1) / s.queries();
-  int depth = 0;
-  for (int row = first_row; row <= last_row; row++) depth = larger(depth, f.depth[row]);
+  int depth = 0, least = f.depth[first_row];
+  for (int row = first_row; row <= last_row; row++) {
+    depth = larger(depth, f.depth[row]);
+    least = smaller(least, f.depth[row]);
+  }
+  block.first = s.unseen_at(root.past + least) / kChunkKeys;
   block.chunks = (root.past + depth) / kChunkKeys + 1;
-  const int first_chunk = split ? blockIdx.z : 0, last_chunk = split ? first_chunk + 1 : block.chunks;
-  if (first_chunk >= block.chunks) return;
+  const int first_chunk = split ? blockIdx.z : block.first, last_chunk = split ? first_chunk + 1 : block.chunks;
+  if (first_chunk < block.first || first_chunk >= block.chunks) return;
 
-  int row[P], chunk[P];
+  int row[P], unseen[P], chunk[P];
   Softmax<C> part[P], total[P];
   UNROLL
   for (int p = 0; p < P; p++) {
     const Pair pair = pair_of(block.tile, root, block.kv_head, s.queries(), mine + p);
     row[p] = pair.row;
-    chunk[p] = first_chunk;
+    unseen[p] = pair.row < 0 ? 0 : s.unseen(pair.row);
+    chunk[p] = larger(first_chunk, unseen[p] / kChunkKeys);
     part[p].clear();
     total[p].clear();
     if (lane == 0) memory.pair[mine + p] = pair;
@@ -412,7 +421,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
       keys.key = key_at(f, root, keys.j + lane);
       const int its_chunk = keys.key.position / kChunkKeys;
       if (its_chunk < first_chunk || its_chunk >= last_chunk) keys.key.to = 0;
-      keys.any = seen_keys(keys.seen, row, keys.key);
+      keys.any = seen_keys(keys.seen, row, unseen, keys.key);
       if (__syncthreads_or(keys.any)) break;  // it also waits until all are done with the tile before
     }
     return keys;
@@ -440,7 +449,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   }
 
   let_next_start();
-  if (split && block.chunks > 1) {
+  if (split && block.chunks - block.first > 1) {
     share_chunk<S, W, P>(s, scratch, memory, block, part, first_chunk);
     return;
   }

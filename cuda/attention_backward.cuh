@@ -91,13 +91,14 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   if (its.count == 0) return;
   const Root root = root_at(f, its.root);
 
-  int row[P];
+  int row[P], unseen[P];
   float own_delta[P], log_sum[P];
   Sums<C> dq[P];
   UNROLL
   for (int p = 0; p < P; p++) {
     const Pair pair = pair_of(its, root, kv_head, s.queries(), mine + p);
     row[p] = pair.row;
+    unseen[p] = pair.row < 0 ? 0 : s.unseen(pair.row);
     if (lane == 0) memory.pair[mine + p] = pair;
     UNROLL
     for (int i = 0; i < C; i++) dq[p].sum[i] = 0;
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   for (int j = 0; j <= root.past + last_row - root.first; j += kTileKeys) {
     const TileKey key = key_at(f, root, j + lane);
     unsigned seen[P];
-    const bool any = seen_keys(seen, row, key);
+    const bool any = seen_keys(seen, row, unseen, key);
     if (!__syncthreads_or(any)) continue;  // it also waits until all are done with the tile before
     load_tile(memory.tile, s.cache, kv_head, root.slot + j);
     __syncthreads();
@@ -209,11 +210,14 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
 
   for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
     for (int first = from + mine; first < to + mine; first += rows) {
-      int row[P];
+      int row[P], unseen[P];
       unsigned seen[P];
       UNROLL
-      for (int p = 0; p < P; p++) row[p] = first + p < to ? first + p : -1;
-      const bool any = seen_keys(seen, row, key);
+      for (int p = 0; p < P; p++) {
+        row[p] = first + p < to ? first + p : -1;
+        unseen[p] = row[p] < 0 ? 0 : s.unseen(row[p]);
+      }
+      const bool any = seen_keys(seen, row, unseen, key);
       if (!__syncthreads_or(any)) continue;  // it also waits: for the rows before to be done, for the tile to be there
       UNROLL
       for (int p = 0; p < P; p++) {

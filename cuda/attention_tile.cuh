@@ -31,7 +31,7 @@ __device__ inline Root root_at(const Forest& f, int root) {
 // The key in a slot: its position, and the rows that see it, from .. to - 1.
 struct TileKey {
   int from, to, position;
-  __device__ bool seen_by(int row) const { return row >= from && row < to; }
+  __device__ bool seen_by(int row, int unseen) const { return row >= from && row < to && position >= unseen; }
 };
 __device__ inline TileKey key_at(const Forest& f, const Root& root, int j) {
   const int row = root.first + j - root.past;
@@ -139,12 +139,14 @@ __device__ __forceinline__ void add_keys(To (&to)[P], const float (*weight)[kTil
   }
 }
 
-// seen[p]: which of the tile's keys pair p of the warp sees, a bit each. Returns whether any is seen.
+// seen[p]: which of the tile's keys pair p of the warp sees, a bit each; unseen[p]: Attention::unseen of its row.
+// Returns whether any is seen.
 template <int P>
-__device__ __forceinline__ bool seen_keys(unsigned (&seen)[P], const int (&row)[P], const TileKey& key) {
+__device__ __forceinline__ bool seen_keys(unsigned (&seen)[P], const int (&row)[P], const int (&unseen)[P],
+                                          const TileKey& key) {
   unsigned any = 0;
   UNROLL
-  for (int p = 0; p < P; p++) any |= seen[p] = __ballot_sync(kEveryLane, key.seen_by(row[p]));
+  for (int p = 0; p < P; p++) any |= seen[p] = __ballot_sync(kEveryLane, key.seen_by(row[p], unseen[p]));
   return any != 0;
 }
 template <int P>

@@ -44,14 +44,17 @@ Json gpt_settings(const Config& config) {
           {"bias", config.bias}};
 }
 Json llama_settings(const Config& config) {
-  return {{"architectures", {family_of(config).architecture}},
-          {"model_type", family_of(config).type},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", config.norm_epsilon},
-          {"rope_theta", config.rope_theta},
-          {"attention_bias", false},  // those of Qwen2 have no key
-          {"mlp_bias", false},
-          {"attention_dropout", 0.0}};
+  Json file = {{"architectures", {family_of(config).architecture}},
+               {"model_type", family_of(config).type},
+               {"hidden_act", "silu"},
+               {"rms_norm_eps", config.norm_epsilon},
+               {"rope_theta", config.rope_theta},
+               {"attention_bias", false},  // those of Qwen2 have no key
+               {"mlp_bias", false},
+               {"attention_dropout", 0.0}};
+  if (config.reach)
+    file.update({{"sliding_window", config.reach}, {"use_sliding_window", true}, {"max_window_layers", 0}});
+  return file;
 }
 
 // Reads the values of a config.json. Its functions throw std::runtime_error with the key.
@@ -127,10 +130,13 @@ void read_rope(const ConfigFile& file, Config& config) {
     refuse(filled("{} has the type {}, expected default, linear or llama3", name, shown(type)), file.where,
            "use a model of that kind");
 }
-// A window of keys: within it every key is seen, so the context is at most as long.
-void read_window(const ConfigFile& file, Config& config) {
+// A sliding window. Where only the last layers have one, the context is at most as long: then every key is seen.
+void read_reach(const ConfigFile& file, Config& config) {
   if (member(file.file, "sliding_window").is_null() || !file.flag("use_sliding_window", true)) return;
-  config.block_size = std::min(config.block_size, file.number("sliding_window"));
+  const int reach = file.number("sliding_window"), all = config.n_layer;
+  const int without = file.file.contains("max_window_layers") ? file.number("max_window_layers") : 0;
+  if (without > 0 && without < all) config.block_size = std::min(config.block_size, reach);
+  else if (without == 0 && reach < config.block_size) config.reach = reach;
 }
 Config llama_config(const ConfigFile& file, Config config, const Family& family) {
   file.fixed("attention_bias", false);
@@ -141,7 +147,7 @@ Config llama_config(const ConfigFile& file, Config config, const Family& family)
   config.qk_norm = family.qk_norm;
   config.norm_epsilon = file.real("rms_norm_eps");
   config.tied = file.flag("tie_word_embeddings", false);
-  read_window(file, config);
+  read_reach(file, config);
   return config;
 }
 

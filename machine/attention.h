@@ -105,6 +105,7 @@ struct AttentionTile {
   const int keys = past + row + rows - first;  // that one of its rows may see
   const bool causal = is_causal();
   const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
+  const int first_key = find_first_key();  // a multiple of 64; keys before it are beyond the reach of all rows
 
   int row_of(int pair) const { return row + pair / queries; }
   int head_of(int pair) const { return kv_head * queries + pair % queries; }
@@ -113,6 +114,11 @@ struct AttentionTile {
     for (int t = 0; t < rows; t++)
       if (f.depth[row + t] != row + t - first) return false;
     return true;
+  }
+  int find_first_key() const {
+    int least = shared - 1;
+    for (int t = 0; t < rows; t++) least = smaller(least, s.unseen(row + t));
+    return least / 64 * 64;
   }
   // Calls act(key) for each key that the row sees, the shared ones left out, in order of position.
   template <class F>
@@ -165,14 +171,15 @@ struct AttentionTile {
       whole[i] = smaller(most, ((causal ? keys : seen[i]) + kLanes - 1) / kLanes * kLanes);
       for (int k = seen[i] / Vec::width * Vec::width; k < whole[i]; k += Vec::width)
         store(p + k, below(seen[i], k, load(p + k), -Format<float>::kInfinity));
-      top[i] = scale * largest_of(whole[i], [=](int k) { return load(p + k); });
+      for (int k = first_key; k < s.unseen(its_row); k++) p[k] = -Format<float>::kInfinity;
+      top[i] = scale * largest_of(whole[i] - first_key, [q = p + first_key](int k) { return load(q + k); });
     }
     for (int i = 0; i < n; i++) {
       float *const p = weights(pair + i), its_top = top[i];
       prefetch_next_head(pair + i);
-      p[most] = total[i] = sum_of(whole[i], [=](int k) {
-        const Vec weight = exp(load(p + k) * scale - its_top);
-        store(p + k, weight);
+      p[most] = total[i] = sum_of(whole[i] - first_key, [=, q = p + first_key](int k) {
+        const Vec weight = exp(load(q + k) * scale - its_top);
+        store(q + k, weight);
         return weight;
       });
     }
@@ -189,10 +196,10 @@ struct AttentionTile {
   // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).
   void attend(int begin, int end, float* sums) const {
     const int n = end - begin;
-    const S* v = cache.value(0, 0, 0) + begin * kTogether<S>;
+    const S* v = cache.value(0, first_key, 0) + begin * kTogether<S>;
     product(pairs, n,
-            TileArguments<S>{shared, scores, stride, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, n, false,
-                             past >= kFarPast});
+            TileArguments<S>{shared - first_key, scores + first_key, stride, 1, v, wide * kTogether<S>,
+                             kGroup * kTogether<S>, sums, n, false, past >= kFarPast});
     for (int i = 0; i < pairs; i++) {
       float *sum = sums + i * n, *o = s.out + size_t(row_of(i)) * s.out_row + head_of(i) * D + begin;
       const float *p = weights(i) + shared, total = weights(i)[most];
@@ -231,7 +238,9 @@ void attention_by_keys(const Team& team, const Attention<float, S>& s, float* sc
   };
   share(1, [&](const auto& t, int, int) { write_cache(s, 0, t.kv_head, t.cache); });
   team.wait();
-  share(most / 16, [&](const auto& t, int begin, int end) { t.score(begin * 16, smaller(keys, end * 16), spare); });
+  share(most / 16, [&](const auto& t, int begin, int end) {
+    t.score(larger(t.first_key, begin * 16), smaller(keys, end * 16), spare);
+  });
   team.wait();
   share(pairs, [&](const auto& t, int begin, int end) { t.weigh(begin, end); });
   team.wait();
@@ -273,7 +282,7 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
       const int numbers = s.queries() * s.head_size, column = tile.head_of(0) * s.head_size;
       prefetch_rows(s.qkv + size_t(next) * s.qkv_row + column, s.qkv_row, smaller(tall, last - next), numbers);
       prefetch_rows<true>(s.out + size_t(row) * s.out_row + column, s.out_row, tile.rows, numbers);
-      tile.score(0, tile.keys, spare);
+      tile.score(tile.first_key, tile.keys, spare);
       tile.weigh(0, tile.pairs);
       tile.attend(0, wide, spare);
     }

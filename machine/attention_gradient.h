@@ -124,8 +124,9 @@ struct AttentionGradient {
     int j = begin;
     for (; j + Vec::width <= stop; j += Vec::width) some(j, [](Vec x) { return x; });
     for (; j < end; j += Vec::width) some(j, [=](Vec x) { return below(seen, j, x, 0.0f); });
-    for (int j = larger(begin, shared); !sees_all && j < stop; j++)
-      if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;
+    const bool far = s.unseen(row) > begin;  // it does not see all of its past
+    for (int j = far ? begin : larger(begin, shared); (far || !sees_all) && j < stop; j++)
+      if (!s.sees(row, j)) p[j] = ds[j] = 0;
     for (int j = begin; drops && j < stop; j++) p[j] *= keeps[j];
   }
 

@@ -29,7 +29,7 @@ Config tiny_llama(bool bias) {
   return c;
 }
 
-// What other families do otherwise: GPT-2; Qwen 2 and 3, together, with scaled positions.
+// What other families do otherwise: GPT-2; Qwen 2 and 3, together, with scaled positions and Mistral's window.
 Config tiny_gpt2() {
   Config c = tiny(true);
   c.tanh = true;
@@ -37,7 +37,7 @@ Config tiny_gpt2() {
 }
 Config tiny_qwen() {
   Config c = tiny_llama(false);
-  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 2.5f, 8};
+  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 2.5f, 8}, c.reach = 5;
   return c;
 }
 

@@ -74,10 +74,11 @@ const Article& llama_article() {
   static const Article one(llama_config(), 50);
   return one;
 }
-// What Qwen 2 and 3 do otherwise, together, with positions that are scaled.
+// What Qwen 2 and 3 do otherwise, together, with positions that are scaled, and Mistral's sliding window.
 const Article& qwen_article() {
   Config config = llama_config();
   config.qkv_bias = config.qk_norm = true, config.rope_factors = {1, 1, 1, 2, 4, 8};
+  config.reach = 21;
   static const Article one(config, 50);
   return one;
 }

@@ -17,7 +17,7 @@ namespace {
 template <class T, class S = T>
 struct AttentionProblem {
   Batch batch;
-  int H, KV, D, slots, qkv_row, out_row, computed = 0;
+  int H, KV, D, slots, qkv_row, out_row, computed = 0, reach = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
@@ -67,7 +67,8 @@ struct AttentionProblem {
             batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
   }
   Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
-    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, computed};
+    return {forest,  H,    KV,       D,     from, qkv_row, {keys, values, slots, D}, out, out_row,
+            log_sum, drop, computed, false, true, reach};
   }
 };
 
@@ -139,15 +140,15 @@ std::vector<float> plainly(const AttentionProblem<float, S>& p) {
       int position = 0;
       for (int j = 0; j <= past + row - f.first_row[root]; j++) {
         if (j >= past && !f.sees(row, f.first_row[root] + j - past)) continue;
+        if (position > 0 && position % 64 == 0) total.join(part), part = PartialSum(p.D);
+        if (position++ < s.unseen(row)) continue;
         float score = 0;
         for (int d = 0; d < p.D; d++) {
           const float q = p.qkv[size_t(row) * p.qkv_row + head * p.D + d];
           score = fused(q, to_float(*s.cache.key(kv_head, f.first_slot[root] + j, d)), score);
           value[d] = to_float(*s.cache.value(kv_head, f.first_slot[root] + j, d));
         }
-        if (position > 0 && position % 64 == 0) total.join(part), part = PartialSum(p.D);
-        part.add(score * s.scale(), s.factor(row, head, position), value);
-        position++;
+        part.add(score * s.scale(), s.factor(row, head, position - 1), value);
       }
       CHECK(position == f.position(row) + 1);
       total.join(part);
@@ -172,6 +173,7 @@ void check_forward(const AttentionProblem<float, S>& p) {
   CAPTURE(p.D);
   CAPTURE(p.H);
   CAPTURE(p.KV);
+  CAPTURE(p.reach);
   const std::vector<float> formula = plainly(p);
   CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
   CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
@@ -236,8 +238,11 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
     const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (!runs(size_t(turn), 5)) continue;
-    if (turn % 2) check_forward(AttentionProblem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
-    else check_forward(AttentionProblem<float>(batch, shape.H, shape.KV, shape.D, 12));
+    const auto check = [&](auto p) {
+      for (int reach : {0, 1 + chance.below(shape.past + 10)}) p.reach = reach, check_forward(p);
+    };
+    if (turn % 2) check(AttentionProblem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
+    else check(AttentionProblem<float>(batch, shape.H, shape.KV, shape.D, 12));
   }
 }
 
@@ -265,7 +270,8 @@ TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a
       const RandomTree tree = random_tree(chance, 60, 7, 0.15);
       Batch batch;
       batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
-      const AttentionProblem<float, bf16> p(batch, 2, 1, D, 32);
+      AttentionProblem<float, bf16> p(batch, 2, 1, D, 32);
+      p.reach = past / 2;
       const std::vector<float> all = on_gpu(p, false);
       for (int node = tree.size() - 1; node >= 0; node -= 13) {
         std::vector<int> path;
@@ -367,6 +373,7 @@ TEST_CASE(ON "attention backward has the portable version's bits, and is near it
     AttentionProblem<float> p(batch, shape.H, shape.KV, shape.D, 52);
     AttentionProblem<double> exact(batch, shape.H, shape.KV, shape.D, 52);
     if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};
+    if (turn % 3) p.reach = exact.reach = 1 + chance.below(shape.past + 20);
     CAPTURE(batch.rows());
     CAPTURE(p.D);
     std::vector<float> forward_result;

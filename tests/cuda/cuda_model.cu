@@ -33,7 +33,7 @@ Config small_llama() {
   return c;
 }
 
-// What GPT-2, and Qwen 2 and 3 together, do otherwise.
+// What GPT-2 does otherwise; and Qwen 2 and 3 together, with Mistral's sliding window.
 Config small_gpt2() {
   Config c = small_config();
   c.bias = c.tanh = true;
@@ -41,7 +41,7 @@ Config small_gpt2() {
 }
 Config small_qwen() {
   Config c = small_llama();
-  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 1, 2, 4, 8, 8};
+  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 1, 2, 4, 8, 8}, c.reach = 9;
   return c;
 }
 
