@@ -30,7 +30,7 @@ SANITIZERS := -DSANITIZED -g1 -fsanitize=address,undefined -fno-sanitize=null,ob
 TESTS_TRUSTED := -fno-sanitize=alignment,pointer-overflow
 endif
 FLAGS = -std=c++17 $(SANITIZERS) $(OPTIMIZE) -I. $(EXACT) $(WARN) $(MEMORY) -pthread
-LIBS := -lmd -lpcre2-8 -ledit
+LIBS := -lmd -lpcre2-8 -lunistring -ledit
 NVCC := $(shell command -v nvcc)
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 # Kernels are compiled for this machine's GPUs, where nvcc knows them; elsewhere, and by `make cuda`, for all from 8.0 on.

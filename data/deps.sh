@@ -14,7 +14,8 @@ missing=
 has "${CXX%% *}" || missing="g++"
 has curl || ls data/*shakespeare.txt >/dev/null 2>&1 || missing="$missing curl"
 for package in nlohmann-json3-dev:nlohmann/json.hpp doctest-dev:doctest/doctest.h \
-  libmd-dev:sha256.h libxxhash-dev:xxhash.h libpcre2-dev:pcre2.h libedit-dev:histedit.h; do
+  libmd-dev:sha256.h libxxhash-dev:xxhash.h libpcre2-dev:pcre2.h libunistring-dev:uninorm.h \
+  libedit-dev:histedit.h; do
   reads "${package#*:}" || missing="$missing ${package%:*}"
 done
 [ -n "$missing" ] || exit 0

@@ -1,9 +1,10 @@
-// files/bpe.cpp: see bpe.h. In order: GPT-2's characters for bytes; the pre-splits; making a tokenizer; special tokens
-// and bad bytes; one text's encoding; the stream.
+// files/bpe.cpp: see bpe.h. In order: GPT-2's characters for bytes; the pre-splits; making a tokenizer; special tokens,
+// bad bytes and NFC; one text's encoding; the stream.
 #include "files/bpe.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <uninorm.h>
 
 #include <queue>
 
@@ -167,6 +168,7 @@ bool is_llama3(const std::string& pre) {
 Bpe::Bpe(const BpeParts& parts, const std::string& where)
     : pre_(parts.pre),
       sentencepiece_(parts.sentencepiece),
+      nfc_(parts.nfc),
       ignore_merges_(parts.ignore_merges),
       space_first_(parts.space_first),
       begin_(parts.begin) {
@@ -274,7 +276,7 @@ Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Special tokens, and bad bytes
+// Special tokens, bad bytes, and NFC
 
 // The longest special token at text[at]; -1: there is none.
 int Bpe::special_at(std::string_view text, size_t at) const {
@@ -307,6 +309,35 @@ static size_t repair(std::string_view text, std::string& repaired) {
   return runs;
 }
 
+static std::string in_nfc(const std::string& text) {
+  size_t size;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+  const std::unique_ptr<uint8_t, decltype(&free)> normal(u8_normalize(UNINORM_NFC, bytes, text.size(), nullptr, &size),
+                                                         free);
+  if (!normal) throw std::bad_alloc();
+  return std::string(reinterpret_cast<const char*>(normal.get()), size);
+}
+
+// Puts a valid text into `composed`, in NFC. Returns how many runs changed; where none did, `composed` is of no use.
+// Only characters from U+0300 on, whose first byte is 0xCC or more, ever change, or change one before them. An ASCII
+// character takes no part in what comes before it: so each run begins with one.
+static size_t compose(std::string_view text, std::string& composed) {
+  const auto byte = [&](size_t i) { return uint8_t(text[i]); };
+  size_t changed = 0, done = 0;
+  for (size_t at = 0; at < text.size(); at++) {
+    if (byte(at) < 0xCC) continue;
+    size_t begin = at;
+    while (begin > done && byte(begin) >= 0x80) begin--;
+    while (at < text.size() && byte(at) >= 0x80) at++;
+    const std::string run(text.substr(begin, at - begin)), normal = in_nfc(run);
+    changed += run != normal;
+    composed.append(text, done, begin - done).append(normal);
+    done = at;
+  }
+  composed.append(text, done);
+  return changed;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Encoding
 
@@ -322,6 +353,10 @@ class BpeRun {
   // Text without special tokens.
   void plain(std::string_view text, Begins begins) {
     if (bpe_.sentencepiece_ && !text.empty()) return piece(spaced(text, begins));
+    std::string composed;
+    const size_t changed = bpe_.nfc_ ? compose(text, composed) : 0;
+    counts_.composed += changed;
+    if (changed) text = composed;
     for (size_t at = 0; at < text.size();) {
       const int found = pcre2_match(bpe_.split_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);

@@ -16,12 +16,13 @@
 // How to add a pre-split: its name and its regular expression in kPreSplits of bpe.cpp, and a row in bpe_check.py. A
 // class of characters may differ between Hugging Face and PCRE2: see kSpaces.
 //
-// A text is not normalized, also where a tokenizer.json says NFC: what is not in NFC has other ids there.
+// Where the model wants it, as Qwen2's do, each part of a text between special tokens is brought into Unicode's NFC:
+// "e" and a combining accent become the one character that stands for both.
 //
 // What is not valid UTF-8 becomes U+FFFD, one for each run of bad bytes: of bytes that belong to no valid character.
 // A vocabulary may lack bytes that hardly occur in texts (SmolLM2 lacks 0x04 and 0xFF, with 19 others): they are left
-// out, and their neighbours may merge, as with `tokenizers`. Both are counted. Every other valid text comes back from
-// its tokens byte for byte.
+// out, and their neighbours may merge, as with `tokenizers`. All these changes are counted. Every other text comes back
+// from its tokens byte for byte.
 #pragma once
 
 #include <array>
@@ -51,6 +52,7 @@ enum class Control { plain, found };
 struct BpeCounts {
   size_t repaired = 0;  // runs of bad bytes that became U+FFFD
   size_t left_out = 0;  // bytes that the vocabulary lacks
+  size_t composed = 0;  // runs of characters that NFC changed
   size_t pieces = 0;    // of the pre-split
   size_t cached = 0;    // of these, pieces that were known from earlier in the same text
   size_t pairs = 0;     // neighbours that were looked up: at most three for each byte of a piece that was not known
@@ -76,6 +78,7 @@ struct BpeParts {
   std::vector<double> scores;       // (V) of SentencePiece's tokens, the best first to be merged; empty: by `merges`
   SpaceFirst space_first = SpaceFirst::nowhere;
   std::string pre;             // the name of a pre-split: a row of kPreSplits
+  bool nfc = false;            // byte-level BPE brings a text into NFC before it is cut
   bool ignore_merges = false;  // a piece that is a token as a whole is that token, whatever its merges make
   int begin = -1;              // that stands before every text, where the model wants one; -1: none
 };
@@ -127,7 +130,7 @@ class Bpe {
   std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
   std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split
   std::string pre_;
-  bool sentencepiece_, ignore_merges_;
+  bool sentencepiece_, nfc_, ignore_merges_;
   SpaceFirst space_first_;
   int begin_;
 };

@@ -44,6 +44,7 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
     parts.merges = file.texts(kTokenizerKey + "merges");
     parts.pre = file.text(kTokenizerKey + "pre");
     parts.ignore_merges = is_llama3(parts.pre);
+    parts.nfc = parts.pre == "qwen2";  // as their tokenizer.json says
   }
   parts.begin = gguf_begin_token(file);
   Tokenizer tokenizer = bpe_tokenizer(parts, file.path);

@@ -66,8 +66,8 @@ struct HfReader {
   }
   void read_byte_level() {
     const Json &normalizer = member(file, "normalizer"), &decoder = member(file, "decoder");
-    if (!normalizer.is_null() && member(normalizer, "type") != "NFC")
-      refuse("its normalizer is " + named(normalizer), where, advice);
+    parts.nfc = member(normalizer, "type") == "NFC";
+    if (!normalizer.is_null() && !parts.nfc) refuse("its normalizer is " + named(normalizer), where, advice);
     if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
     parts.pre = pre_split_of(member(file, "pre_tokenizer"));
   }

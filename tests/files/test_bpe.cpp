@@ -1,6 +1,7 @@
 // tests/files/test_bpe.cpp: byte-level and SentencePiece's BPE against the ids that Hugging Face's `tokenizers` gave
-// once, against the plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and
-// bpe_lines.json; it also compares a million lines; pieces_check.py is the same for SentencePiece's BPE.
+// once, against the plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json,
+// bpe_lines.json, bpe_cuts.json and bpe_nfc.json; it also compares a million lines; pieces_check.py is the same for
+// SentencePiece's BPE.
 #include <doctest/doctest.h>
 
 #include <iterator>
@@ -8,18 +9,17 @@
 
 #include "files/bpe.h"
 #include "files/io.h"
+#include "files/model_path.h"
 #include "tests/damaged.h"
 #include "tests/error_of.h"
+#include "tests/gguf_file.h"
 #include "tests/tenth.h"
+#include "tests/tiny_tokenizer.h"
 
 using namespace nanospec;
 
 namespace {
 
-const Json& small_file() {
-  static const Json file = parse_json(read_file("tests/files/bpe_small.json"), "small");
-  return file;
-}
 const BpeParts& small_parts() {
   static const BpeParts parts = parse_bpe(small_file().dump(), "small");
   return parts;
@@ -37,20 +37,6 @@ constexpr const char* kQwen2 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]
                                R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string decoded(const Bpe& bpe, const std::vector<int>& ids) { return Tokenizer{bpe.symbols()}.decode(ids); }
-
-// The first merges of the small file alone: a file that is soon read.
-Json tiny_file() {
-  constexpr int kIds = 280;
-  Json file = small_file(), vocabulary = Json::object(), merges = Json::array();
-  for (const auto& [name, id] : file["model"]["vocab"].items())
-    if (id < kIds) vocabulary[name] = id;
-  for (const Json& merge : file["model"]["merges"])
-    if (vocabulary.contains(merge[0].get<std::string>() + merge[1].get<std::string>())) merges.push_back(merge);
-  file["added_tokens"].back()["id"] = kIds;
-  file["model"]["vocab"] = vocabulary;
-  file["model"]["merges"] = merges;
-  return file;
-}
 
 std::string utf8_of(uint32_t c) {
   if (c < 0x80) return std::string(1, char(c));
@@ -122,6 +108,38 @@ TEST_CASE("bpe: every pre-split cuts as Hugging Face's, and as llama.cpp's defau
       CHECK(decoded(bpe, line[pre]) == text);
     }
   }
+}
+
+TEST_CASE("bpe: where the normalizer is NFC, the parts between special tokens are brought into it") {
+  Json file = small_file();
+  file["normalizer"] = {{"type", "NFC"}};
+  const Bpe bpe(with_split(parse_bpe(file.dump(), "small"), "qwen2"), "small");
+  const Json rows = parse_json(read_file("tests/files/bpe_nfc.json"), "nfc");
+  CHECK(rows.size() == 60);
+  int other = 0, other_plain = 0;
+  for (const Json& row : rows) {
+    const std::string text = row["text"];
+    CAPTURE(text);
+    const std::vector<int> found = row["found"], plain = row.value("plain", found);
+    BpeCounts counts;
+    CHECK(bpe.encode(text, Control::found, &counts) == found);
+    CHECK(bpe.encode(text, Control::plain) == plain);
+    CHECK((decoded(bpe, found) != text) == (counts.composed > 0));
+    CHECK(bpe.encode(decoded(bpe, found), Control::found) == found);
+    other += small("qwen2").encode(text, Control::found) != found;
+    other_plain += plain != found;
+  }
+  CHECK(other >= 40);  // else the texts say little
+  CHECK(other_plain >= 2);
+  BpeCounts counts;
+  CHECK(bpe.encode("e\xCC\x81\xFF\xCC\x81", Control::plain, &counts) ==
+        bpe.encode("\xC3\xA9\xEF\xBF\xBD\xCC\x81", Control::plain));  // U+FFFD first
+  CHECK(counts.composed == 1);
+
+  Draft draft = llama_with_tokenizer();  // GGUF files do not say it: the pre-split does
+  CHECK(gguf_tokenizer(parse_gguf(draft.bytes(), "m")).encode("e\xCC\x81").size() == 3);
+  draft.set(words("tokenizer.ggml.pre", "qwen2"));
+  CHECK(gguf_tokenizer(parse_gguf(draft.bytes(), "m")).encode("e\xCC\x81") == bpe.encode("\xC3\xA9", Control::plain));
 }
 
 TEST_CASE("bpe: every valid text comes back, and bad bytes count as U+FFFD, one a run") {
@@ -692,7 +710,7 @@ void mutate_parts(BpeParts& parts, Random& random) {
 // Mutated files load, and then encode and decode, or are refused in one clear line.
 void survive(const std::function<Tokenizer(Random&)>& load) {
   const int files = a_tenth() ? 2000 : 100000;
-  const std::string text = "the <tool>  1859<|im_end|> \xE4\xB8\x96 \xFF\n";
+  const std::string text = "the <tool>  1859<|im_end|> \xE4\xB8\x96 \xFF\nE\xCC\x81";
   Random random(20240229 + sweep_seed());
   std::set<std::string> messages;
   int loaded = 0;

@@ -17,6 +17,7 @@
 #include "tests/error_of.h"
 #include "tests/folder.h"
 #include "tests/tenth.h"
+#include "tests/tiny_tokenizer.h"
 
 using namespace nanospec;
 
@@ -29,12 +30,12 @@ const std::string kFamilyNames[] = {"llama3", "qwen2", "qwen3", "gpt2"};  // eac
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
 Loaded tiny(const std::string& name) { return load_gguf(read_gguf(file_of(name, ".gguf"))); }
 
-// A model once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF files.
+// A model once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF file.
 Loaded tiny_folder(const std::map<std::string, std::string>& more = {}, const std::string& name = "llama_folder") {
   const Folder folder;
   for (const char* file : {"config.json", "model.safetensors"})
     folder.file(file, read_file("tests/files/" + name + "/" + file));
-  folder.file("tokenizer.json", read_file("tests/files/bpe_small.json"));
+  folder.file("tokenizer.json", (name == "llama_folder" ? small_file() : tiny_file()).dump());
   for (const auto& [name, text] : more) folder.file(name, text);
   notes().quiet = true;  // the weights carry no hash
   Loaded loaded = load_model(folder.path);
@@ -180,7 +181,7 @@ TEST_CASE("llama: a folder's chat template is that of its own file, else that of
 
 TEST_CASE("llama: a folder's begin token is the one that its tokenizer puts before a text") {
   CHECK(tiny_folder().begin_token == -1);
-  Json file = parse_json(read_file("tests/files/bpe_small.json"), "small");
+  Json file = small_file();
   file["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single":
       [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
       "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}}})",
@@ -230,7 +231,7 @@ TEST_CASE("llama: models of other families have transformers' logits, as GGUF fi
 
 TEST_CASE("llama: a folder may have fewer tokens than its model has rows: the others have no bytes") {
   const std::string name = "folder_qwen2";
-  Json tokenizer = Json::parse(read_file("tests/files/bpe_small.json"));
+  Json tokenizer = tiny_file();
   Json& added = tokenizer["added_tokens"];
   added.erase(added.size() - 1);
   const Loaded loaded = tiny_folder({{"tokenizer.json", tokenizer.dump()}}, name);

@@ -6,7 +6,8 @@ the numbers of those files.
     build/venv/bin/python tests/reference/tiny_llama.py
 
 Writes into tests/files, and they are kept in git: run this again only when the models change.
-    llama_NAME.gguf         the model, with the tokenizer of bpe_small.json and a ChatML template
+    llama_NAME.gguf         the model, with the tokenizer of bpe_small.json, or its first 280 tokens and <tool>, and a
+                            ChatML template
     llama_NAME.safetensors  tokens (T), logits (T, V): F32
     llama_folder            llama_plain again, as save_pretrained() writes it, in bfloat16; its logits are the same
     folder_NAME             likewise the other families
@@ -64,7 +65,7 @@ for family, kind, more in (
 ):  # fmt: skip
     MODELS[family] = {
         "class": kind, "sizes": dict(SMALL, **more), "theta": 1000.0, "ends": [Type.BF16], "types": [Type.BF16],
-        "bfloat16": f"folder_{family}", "tokens": 8,
+        "bfloat16": f"folder_{family}", "tokens": 8, "ids": 280,
     }  # fmt: skip
 GPT2_SIZES = dict(n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
@@ -87,16 +88,20 @@ TEMPLATE = (
 )
 
 
-def small_tokenizer():
-    """Texts, types and merges of bpe_small.json, by id, as tokenizer.ggml.* wants them."""
+def small_tokenizer(most=None):
+    """Texts, types and merges of bpe_small.json, by id, as tokenizer.ggml.* wants them; of its first, and <tool>."""
     with open(os.path.join(FILES, "bpe_small.json")) as file:
         parts = json.load(file)
-    texts = {i: text for text, i in parts["model"]["vocab"].items()}
+    texts = {i: text for text, i in parts["model"]["vocab"].items() if most is None or i < most}
+    tool = parts["added_tokens"][-1]
+    tool["id"] = len(texts)
     types = {i: gguf.TokenType.NORMAL for i in texts}
     for token in parts["added_tokens"]:
         texts[token["id"]] = token["content"]
         types[token["id"]] = gguf.TokenType.CONTROL if token["special"] else gguf.TokenType.USER_DEFINED
     merges = [m if isinstance(m, str) else " ".join(m) for m in parts["model"]["merges"]]
+    known = set(texts.values())
+    merges = [m for m in merges if m.replace(" ", "") in known]
     return [texts[i] for i in range(len(texts))], [types[i] for i in range(len(texts))], merges
 
 
@@ -152,7 +157,7 @@ def interleaved(rows, heads):
 
 def write_metadata(writer, model):
     c = model.config
-    texts, types, merges = small_tokenizer()
+    texts, types, merges = small_tokenizer(c.vocab_size - 1)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(c.hidden_size)
     writer.add_block_count(c.num_hidden_layers)
@@ -256,10 +261,10 @@ def store_folder(model, name):
 
 def main():
     transformers.logging.set_verbosity_error()
-    vocab = len(small_tokenizer()[0])
     stored = []
     for name, description in MODELS.items():
         path = os.path.join(FILES, f"llama_{name}.gguf")
+        vocab = len(small_tokenizer(description.get("ids"))[0])
         model = random_model(description, vocab)
         convert(model, description, path)
         count = description.get("tokens", TOKENS)

@@ -79,7 +79,7 @@ $(W)/run-single: $(W)/single.o $(INTERPRETER) $(W)/runtime.o
 O := $(P)/objects
 BY_CXX := $(patsubst %,$(O)/%.o,units/command_line units/commands machine/sampling machine/twins units/drafting units/files)
 $(W)/run-nanospec: $(W)/library.o $(W)/nanospec.o $(INTERPRETER) $(W)/runtime.o $(BY_CXX)
-	@$(CXX) $^ -o $@ -pthread -ldl -lmd -lpcre2-8 -ledit
+	@$(CXX) $^ -o $@ -pthread -ldl -lmd -lpcre2-8 -lunistring -ledit
 $(W)/single-by-g++: $(P)/nanospec_single.cu
 	@$(CXX) -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno $< -o $@
 $(P)/nanospec_single.cu $(BY_CXX): by-cxx ;
