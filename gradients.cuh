@@ -220,7 +220,7 @@ struct AttentionBackwardQueries {
     const T delta = g.template sum<T>(D, [=](int d) { return dout[d] * out[d]; }), scale = s.scale();
     g.each(keys, [&](int j) {
       pr[j] = dsr[j] = 0;
-      if (!s.sees(row, j)) return;
+      if (j >= past && !f.sees(row, first + j - past)) return;
       const T* v = s.cache.value(kv_head, slot0 + j, 0);
       T score = 0, dp = 0;
       for (int d = 0; d < D; d++) score = fused(q[d], *s.cache.key(kv_head, slot0 + j, d), score);
@@ -229,6 +229,9 @@ struct AttentionBackwardQueries {
       const T keep = s.factor(row, head, j < past ? j : past + f.depth[first + j - past]);
       dsr[j] = weight * (dp * keep - delta) * scale;
       pr[j] = weight * keep;
+    });
+    g.each(s.span ? keys : 0, [&](int j) {
+      if (!s.sees(row, j)) pr[j] = dsr[j] = 0;
     });
     g.each(D, [&](int d) {
       T sum = 0;

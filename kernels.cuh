@@ -152,15 +152,15 @@ struct Attention {
   int computed = 0;
   bool in_cache = false;      // whether what computed qkv has written the rows' keys and values into the cache
   bool cache_is_read = true;  // whether a later forward reads them there
-  int reach = 0;              // how many positions a row sees, its own and those before it; 0: all
+  int span = 0;               // how many positions a row sees, its own and those before it; 0: all
 
   HD int first_new(int root) const { return forest.first_row[root] + computed; }
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
-  // How many positions, from the first on, lie beyond the reach of a row; of one at that position.
-  HD int unseen(int row) const { return reach ? unseen_at(forest.position(row)) : 0; }
-  HD int unseen_at(int position) const { return reach ? larger(0, position + 1 - reach) : 0; }
+  // How many positions, from the first on, lie beyond the span of a row; of one at that position.
+  HD int unseen(int row) const { return span ? unseen_at(forest.position(row)) : 0; }
+  HD int unseen_at(int position) const { return span ? larger(0, position + 1 - span) : 0; }
   // Whether a row sees key j of its root, which is of the past or of a row of the tree.
   HD bool sees(int row, int j) const {
     const int root = forest.root[row], own = forest.first_row[root] + j - forest.past[root];

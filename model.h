@@ -44,7 +44,7 @@ struct Config {
   bool tied = true;       // the head is the embedding
   bool qkv_bias = false;  // biases of queries, keys and values alone: Qwen2 (Yang et al. 2024)
   bool qk_norm = false;   // an RMSNorm of each head's queries and keys: Qwen3
-  int reach = 0;          // a sliding window: how many positions a row sees; 0: all (Jiang et al. 2023, Mistral)
+  int span = 0;           // a sliding window: how many positions a row sees; 0: all (Jiang et al. 2023, Mistral)
   float norm_epsilon = 1e-5f, rope_theta = 10000;
   std::vector<float> rope_factors = {};  // (D / 2) how many times slower each pair turns; none: 1
 
@@ -450,7 +450,7 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
                         .dropout = dropout_at(dropout, l, kDropAttention),
                         .computed = batch.computed,
                         .cache_is_read = a.cache_is_read,
-                        .reach = a.config.reach};
+                        .span = a.config.span};
   heads.in_cache = !a.config.qk_norm && product_writes_cache<W>(team, heads);
   return heads;
 }

@@ -116,7 +116,7 @@ void describe_config(Inspection& all, const Config& c, const std::string& archit
   m["positions"] = c.rotary ? "rotary" : "learned";
   if (c.rotary) m["rope_theta"] = double(c.rope_theta);
   if (!c.rope_factors.empty()) m["rope_scaling"] = "yes";
-  if (c.reach) m["sliding_window"] = c.reach;
+  if (c.span) m["sliding_window"] = c.span;
   if (c.qk_norm) m["head_norms"] = "of queries and keys";
   m["norm"] = c.center ? "LayerNorm" : "RMSNorm";
   m["norm_epsilon"] = double(c.norm_epsilon);

@@ -52,8 +52,8 @@ Json llama_settings(const Config& config) {
                {"attention_bias", false},  // those of Qwen2 have no key
                {"mlp_bias", false},
                {"attention_dropout", 0.0}};
-  if (config.reach)
-    file.update({{"sliding_window", config.reach}, {"use_sliding_window", true}, {"max_window_layers", 0}});
+  if (config.span)
+    file.update({{"sliding_window", config.span}, {"use_sliding_window", true}, {"max_window_layers", 0}});
   return file;
 }
 
@@ -131,12 +131,12 @@ void read_rope(const ConfigFile& file, Config& config) {
            "use a model of that kind");
 }
 // A sliding window. Where only the last layers have one, the context is at most as long: then every key is seen.
-void read_reach(const ConfigFile& file, Config& config) {
+void read_span(const ConfigFile& file, Config& config) {
   if (member(file.file, "sliding_window").is_null() || !file.flag("use_sliding_window", true)) return;
-  const int reach = file.number("sliding_window"), all = config.n_layer;
+  const int span = file.number("sliding_window"), all = config.n_layer;
   const int without = file.file.contains("max_window_layers") ? file.number("max_window_layers") : 0;
-  if (without > 0 && without < all) config.block_size = std::min(config.block_size, reach);
-  else if (without == 0 && reach < config.block_size) config.reach = reach;
+  if (without > 0 && without < all) config.block_size = std::min(config.block_size, span);
+  else if (without == 0 && span < config.block_size) config.span = span;
 }
 Config llama_config(const ConfigFile& file, Config config, const Family& family) {
   file.fixed("attention_bias", false);
@@ -147,7 +147,7 @@ Config llama_config(const ConfigFile& file, Config config, const Family& family)
   config.qk_norm = family.qk_norm;
   config.norm_epsilon = file.real("rms_norm_eps");
   config.tied = file.flag("tie_word_embeddings", false);
-  read_reach(file, config);
+  read_span(file, config);
   return config;
 }
 

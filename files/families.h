@@ -17,7 +17,7 @@ struct Family {
   const char *type, *architecture, *gguf;  // in config.json model_type and architectures; in GGUF general.architecture
   bool qkv_bias = false, qk_norm = false;
   bool pairs = false;  // GGUF has the rows of queries and keys in another order
-  bool reach = true;   // it may have a sliding window
+  bool span = true;    // it may have a sliding window
 };
 constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", false, false, true, false},
                                 {"mistral", "MistralForCausalLM", "llama", false, false, true},
@@ -38,7 +38,7 @@ struct FileTensor {
 inline bool is_llama(const Config& c) { return c.rotary && c.swiglu && !c.center && !c.bias; }
 inline const Family& family_of(const Config& c) {
   for (const Family& family : kFamilies)
-    if (family.qkv_bias == c.qkv_bias && family.qk_norm == c.qk_norm && (family.reach || !c.reach)) return family;
+    if (family.qkv_bias == c.qkv_bias && family.qk_norm == c.qk_norm && (family.span || !c.span)) return family;
   throw std::logic_error("no family has both biases of queries and norms of them");
 }
 

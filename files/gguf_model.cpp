@@ -303,8 +303,8 @@ Config read_gguf_header(const GgufFile& file) {
   h.qkv_bias = family && family->qkv_bias;
   h.qk_norm = family && family->qk_norm;
   h.block_size = size("context_length");
-  const int reach = int(file.integer(prefix + "attention.sliding_window", 0, INT_MAX, int64_t(0)));
-  if (family && reach < h.block_size) h.reach = reach;
+  const int span = int(file.integer(prefix + "attention.sliding_window", 0, INT_MAX, int64_t(0)));
+  if (family && span < h.block_size) h.span = span;
   h.n_embd = size("embedding_length");
   h.n_layer = size("block_count");
   // The same, or a list with the number of each layer, if they are equal.

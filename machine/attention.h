@@ -105,7 +105,7 @@ struct AttentionTile {
   const int keys = past + row + rows - first;  // that one of its rows may see
   const bool causal = is_causal();
   const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
-  const int first_key = find_first_key();  // a multiple of 64; keys before it are beyond the reach of all rows
+  const int first_key = find_first_key();  // a multiple of 64; keys before it are beyond the span of all rows
 
   int row_of(int pair) const { return row + pair / queries; }
   int head_of(int pair) const { return kv_head * queries + pair % queries; }

@@ -169,6 +169,11 @@ kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
+kernels.cuh | bool cache_is_read = true; | int span = 0; |
+kernels.cuh | // How many positions, from the first on, lie | } |
+kernels.cuh | const auto seen = [&](int j) { return j < keys | | const auto seen = [&](int j) { return j < past ? true : j < keys && f.sees(row, first + j - past); };
+kernels.cuh | g.each(s.unseen(row), | |
+kernels.cuh | for (int begin = 0, position = s.unseen( | | for (int begin = 0, position = 0; begin < keys; begin += kLanes) {
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
 kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
 machine/numbers.h | // Its approximation by tanh | }; |
@@ -187,7 +192,9 @@ model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as n
 model.h | // What Llama (Touvron et al. | | // What other models do otherwise. 0 stands for GPT's size.
 model.h | bool tanh = false; | |
 model.h | bool rotary = false; | bool swiglu = false; |
-model.h | bool qkv_bias = false; | bool qk_norm = false; |
+model.h | bool qkv_bias = false; | int span = 0; |
+model.h | bool cache_is_read = true; | |
+model.h | .computed = batch.computed, | .span = a.config.span | .computed = batch.computed};
 model.h | float norm_epsilon = 1e-5f, rope_theta | std::vector<float> rope_factors | float norm_epsilon = 1e-5f;
 model.h | *fc_proj, *fc_proj_bias; | |
 model.h | T *ln_1, *ln_1_bias, *qkv, | | T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
@@ -287,6 +294,7 @@ target.h | TeamChoice team_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 
+gradients.cuh | g.each(s.span ? keys : 0 | }); |
 gradients.cuh | // The gradient through HeadNorm | }; |
 gradients.cuh | bool by_tanh = false; | |
 gradients.cuh | if (by_tanh) | |
@@ -299,6 +307,7 @@ train.h | if (!c.swiglu) { | launch(b.team | matmul(b.team, b.rows, through, Gel
 train.h | // Queries and keys, of all rows, turn back | } |
 train.h | if (c.qk_norm) head_norms_backward( | |
 train.h | if (c.rotary && !c.qk_norm) turn( | |
+train.h | activations.cache_is_read = false; | |
 train.h | static constexpr bool portable = | |
 train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots);
 train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);

@@ -56,7 +56,7 @@ inline Command command_line(GptOptions& o) {
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
       {"--n_kv_head", "N", &o.n_kv_head, "with llama and qwen: key/value heads, which divide the heads; 0: as many",
        from(0)},
-      {"--sliding_window", "N", &o.config.reach,
+      {"--sliding_window", "N", &o.config.span,
        "with llama and qwen: tokens that a token sees, itself among them; 0: all", from(0)},
       {"--n_embd", "N", &o.config.n_embd, "channels, a multiple of the heads", from(1)},
       {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
@@ -87,9 +87,9 @@ inline void apply_arch(GptOptions& o) {
   if (llama && c.bias) throw std::invalid_argument("--bias is for --arch gpt: train_gpt: leave one of them out");
   if (!llama && o.n_kv_head)
     throw std::invalid_argument("--n_kv_head is for --arch llama, qwen2 and qwen3: train_gpt: leave it out");
-  if (!llama && c.reach)
+  if (!llama && c.span)
     throw std::invalid_argument("--sliding_window is for --arch llama, qwen2 and qwen3: train_gpt: leave it out");
-  if (c.reach >= c.block_size) c.reach = 0;
+  if (c.span >= c.block_size) c.span = 0;
   c.n_kv_head = o.n_kv_head ? o.n_kv_head : c.n_head;
   c.tanh = o.arch == "gpt2";
   c.bias = c.bias || c.tanh;

@@ -37,7 +37,7 @@ Config tiny_gpt2() {
 }
 Config tiny_qwen() {
   Config c = tiny_llama(false);
-  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 2.5f, 8}, c.reach = 5;
+  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 2.5f, 8}, c.span = 5;
   return c;
 }
 

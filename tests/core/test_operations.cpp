@@ -135,7 +135,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
       const bool long_tree = round >= 12;  // more than one group of the gradient
       const int computed = round < 6 || long_tree ? 0 : 5;
       const bool adds = round % 4 < 2;  // to gradients of keys and values; else it also need not keep the cache
-      const int reach = round % 3 == 0 ? 0 : round % 3 == 1 ? 3 : 75;
+      const int span = round % 3 == 0 ? 0 : round % 3 == 1 ? 3 : 75;
       CAPTURE(D);
       CAPTURE(round);
       Chance chance(100 + round);
@@ -173,7 +173,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
                                  computed,
                                  false,
                                  adds,
-                                 reach};
+                                 span};
         const AttentionBackward<float> b{s, dout.data(), side.dk.data(), side.dv.data(), side.dqkv.data(), adds};
         if (twin) {
           Pool pool(1 + round % 3);
@@ -212,7 +212,7 @@ TEST_CASE(
       CAPTURE(D);
       CAPTURE(round);
       Chance chance(300 + round);
-      const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D), reach = round % 2 ? 0 : 70;
+      const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D), span = round % 2 ? 0 : 70;
       const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? kLongPast + 7 : 0, 7);
       const Forest forest = forest_of(batch);
       const int slots = batch.slots(), rows = batch.rows(), most = pad64(most_keys(batch));
@@ -236,7 +236,7 @@ TEST_CASE(
       for (auto& o : out) o.resize(size_t(rows) * out_row + 16);
       const auto with = [&](auto cached, std::vector<float>& o) {
         return Attention<float, std::remove_reference_t<decltype(*cached.k)>>{
-            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}, 0, false, true, reach};
+            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}, 0, false, true, span};
       };
       const auto portable = with(cache, out[0]);
       launch(Team{}, rows, WriteCache<float, bf16>{portable});
@@ -285,7 +285,7 @@ namespace {
 template <class T>
 struct Heads {
   Batch batch;
-  int H, KV, D, slots, qkv_row, out_row, reach = 0;
+  int H, KV, D, slots, qkv_row, out_row, span = 0;
   Dropout drop;
   std::vector<T> qkv, dout, k, v, out, log_sum, dk, dv, dqkv;
 
@@ -313,7 +313,7 @@ struct Heads {
   Attention<T> attention_of(const Batch& rows, int computed) {
     const KeyValues<T> cache{k.data(), v.data(), slots, D};
     return {forest_of(rows), H,    KV,       D,     qkv.data(), qkv_row, cache, out.data(), out_row,
-            log_sum.data(),  drop, computed, false, true,       reach};
+            log_sum.data(),  drop, computed, false, true,       span};
   }
   std::vector<T> scratch() const {
     return std::vector<T>(size_t(batch.rows()) * H * (slots + kLanes), Format<T>::kNaN);
@@ -444,14 +444,14 @@ TEST_CASE("kernels: attention: the gradient of a batch is that of its parts, lat
 }
 
 TEST_CASE(
-    "kernels: attention with a sliding window: a row's bits depend on no key beyond its reach, but on all others") {
+    "kernels: attention with a sliding window: a row's bits depend on no key beyond its span, but on all others") {
   Chance chance(67);
   for (int past : {0, 21, 200})
-    for (int reach : {1, 2, 9, 64, 150}) {
+    for (int span : {1, 2, 9, 64, 150}) {
       Heads<float> one(random_batch(chance, 1, 40, past, 7), 4, 2, 20, 68);
-      one.reach = reach;
+      one.span = span;
       Heads<float> all = one;
-      all.reach = 0;
+      all.span = 0;
       const Forest f = forest_of(one.batch);
       const int row = chance.below(f.rows), own = f.position(row), its_past = f.past[0];
       const int key = chance.below(its_past + 1);  // of the past, or the root
@@ -462,9 +462,9 @@ TEST_CASE(
       other.forward(other.batch, 0);
       const float *a = &one.out[size_t(row) * one.out_row], *b = &other.out[size_t(row) * one.out_row];
       CAPTURE(past);
-      CAPTURE(reach);
-      CHECK(std::equal(a, a + 4 * one.D, b) == (key <= own - reach));
-      if (own < reach) CHECK(std::equal(a, a + 4 * one.D, &all.out[size_t(row) * one.out_row]));
+      CAPTURE(span);
+      CHECK(std::equal(a, a + 4 * one.D, b) == (key <= own - span));
+      if (own < span) CHECK(std::equal(a, a + 4 * one.D, &all.out[size_t(row) * one.out_row]));
     }
 }
 
@@ -482,7 +482,7 @@ TEST_CASE("kernels: attention: threads that share the keys of each head have the
           const Batch tree = random_batch(chance, 1, rows, past, 7);
           for (const Batch& batch : {tree, caterpillar(rows, 0, past)}) {
             Heads<float> portable(batch, KV * queries, KV, D, 66);
-            portable.reach = chance.below(2) * (1 + chance.below(past));
+            portable.span = chance.below(2) * (1 + chance.below(past));
             Heads<float> two = portable, four = portable;
             portable.portable(0), two.forward(batch, 0, 2), four.forward(batch, 0, 4);
             CHECK(same_bits(portable.out, two.out));

@@ -78,7 +78,7 @@ const Article& llama_article() {
 const Article& qwen_article() {
   Config config = llama_config();
   config.qkv_bias = config.qk_norm = true, config.rope_factors = {1, 1, 1, 2, 4, 8};
-  config.reach = 21;
+  config.span = 21;
   static const Article one(config, 50);
   return one;
 }

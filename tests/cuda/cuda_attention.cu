@@ -17,7 +17,7 @@ namespace {
 template <class T, class S = T>
 struct AttentionProblem {
   Batch batch;
-  int H, KV, D, slots, qkv_row, out_row, computed = 0, reach = 0;
+  int H, KV, D, slots, qkv_row, out_row, computed = 0, span = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
@@ -68,7 +68,7 @@ struct AttentionProblem {
   }
   Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
     return {forest,  H,    KV,       D,     from, qkv_row, {keys, values, slots, D}, out, out_row,
-            log_sum, drop, computed, false, true, reach};
+            log_sum, drop, computed, false, true, span};
   }
 };
 
@@ -173,7 +173,7 @@ void check_forward(const AttentionProblem<float, S>& p) {
   CAPTURE(p.D);
   CAPTURE(p.H);
   CAPTURE(p.KV);
-  CAPTURE(p.reach);
+  CAPTURE(p.span);
   const std::vector<float> formula = plainly(p);
   CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
   CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
@@ -232,14 +232,15 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
                                   {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
                                   {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
                                   {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
-                                  {18, 1, 70, 1, 1, 16, 0},   {1, 3, 2200, 1, 1, 16, 0.5}, {1, 40, 20, 1, 1, 32, 2}};
+                                  {18, 1, 70, 1, 1, 16, 0},   {1, 3, 2200, 1, 1, 16, 0.5}, {1, 40, 20, 1, 1, 32, 2},
+                                  {4, 1, 70, 1, 1, 96, 0},    {3, 1, 140, 2, 1, 96, 0}};
   int round = 0;
   for (const AttentionSize& shape : shapes) {
     const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (!runs(size_t(turn), 5)) continue;
     const auto check = [&](auto p) {
-      for (int reach : {0, 1 + chance.below(shape.past + 10)}) p.reach = reach, check_forward(p);
+      for (int span : {0, 1 + chance.below(shape.past + 10)}) p.span = span, check_forward(p);
     };
     if (turn % 2) check(AttentionProblem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
     else check(AttentionProblem<float>(batch, shape.H, shape.KV, shape.D, 12));
@@ -271,7 +272,7 @@ TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a
       Batch batch;
       batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
       AttentionProblem<float, bf16> p(batch, 2, 1, D, 32);
-      p.reach = past / 2;
+      p.span = past / 2;
       const std::vector<float> all = on_gpu(p, false);
       for (int node = tree.size() - 1; node >= 0; node -= 13) {
         std::vector<int> path;
@@ -373,7 +374,7 @@ TEST_CASE(ON "attention backward has the portable version's bits, and is near it
     AttentionProblem<float> p(batch, shape.H, shape.KV, shape.D, 52);
     AttentionProblem<double> exact(batch, shape.H, shape.KV, shape.D, 52);
     if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};
-    if (turn % 3) p.reach = exact.reach = 1 + chance.below(shape.past + 20);
+    if (turn % 3) p.span = exact.span = 1 + chance.below(shape.past + 20);
     CAPTURE(batch.rows());
     CAPTURE(p.D);
     std::vector<float> forward_result;

@@ -41,7 +41,7 @@ Config small_gpt2() {
 }
 Config small_qwen() {
   Config c = small_llama();
-  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 1, 2, 4, 8, 8}, c.reach = 9;
+  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 1, 2, 4, 8, 8}, c.span = 9;
   return c;
 }
 

@@ -127,6 +127,11 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return Strips<NormWeights<float>>{
         {rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr}, C, 32};
   });
+  const auto heads_of = [=](Desk& d) {  // two of queries, one of keys
+    return HeadNorm<float>{rms_norm<float>(d.f[0], 80, 16, d.f[1], d.f[0], 80, d.f[3]), d.f[2], d.f[4], 2, 3, rows};
+  };
+  check("HeadNorm", 3 * rows, heads_of);
+  check("HeadNormBackward", 3 * rows, [&](Desk& d) { return HeadNormBackward<float>{heads_of(d), d.f[5]}; });
   check("Rope", 2 * (batch.rows() - 1),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
   check("Rope, back", 2 * batch.rows(),
@@ -190,7 +195,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     check("Unpack", rows, [&](Desk& d) { return Unpack<float, W>{d.below_7(), d.panels<W>(), d.f[2], stride}; });
   };
   check_weights(bf16()), check_weights(f16()), check_weights(Q8_0()), check_weights(Q4_0()), check_weights(Q4_1());
-  check_weights(Q5_K()), check_weights(Q6_K()), check_weights(QAny());
+  check_weights(Q5_0()), check_weights(Q5_K()), check_weights(Q6_K()), check_weights(Q4_K()), check_weights(Q3_K());
+  check_weights(QAny());
   check("Unpack, fp32", rows, [&](Desk& d) {
     return Unpack<float, float>{d.below_7(), Panels<float>{d.f[1], C, 70}, d.f[2], stride};
   });

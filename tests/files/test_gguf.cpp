@@ -461,7 +461,7 @@ TEST_CASE("gguf: the sizes of a Llama model") {
   other.set(whole("llama.attention.sliding_window", 10));
   const Config scaled = read_gguf_header(parse_gguf(other.bytes(), "f.gguf"));
   CHECK(scaled.rope_factors == std::vector<float>(2, 8.0f));
-  CHECK(scaled.reach == 10);
+  CHECK(scaled.span == 10);
   CHECK(scaled.block_size == own.block_size);
   CHECK(own.head_dim == 4);
   CHECK(own.rope_theta == 5e5f);
@@ -476,7 +476,7 @@ TEST_CASE("gguf: the sizes of a Llama model") {
   const Config same = read_gguf_header(parse_gguf(odd.bytes(), "f.gguf"));
   CHECK(same.n_kv_head == h.n_kv_head);
   CHECK(same.rope_theta == h.rope_theta);
-  CHECK(same.reach == 0);  // every key is seen
+  CHECK(same.span == 0);  // every key is seen
   CHECK(parameter_count(same) == parameter_count(h));
 
   CHECK(llama_complaint([](Draft& d) { d.remove("tokenizer.ggml.tokens"); }).empty());

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kTokens = 32;  // with stored logits, at most
 const std::string kNames[] = {"grouped", "single", "plain"};
-const std::string kFamilyNames[] = {"llama3", "qwen2", "qwen3", "gpt2"};  // each as a folder too
+const std::string kFamilyNames[] = {"llama3", "mistral", "qwen2", "qwen3", "gpt2"};  // each as a folder too
 
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
 Loaded tiny(const std::string& name) { return load_gguf(read_gguf(file_of(name, ".gguf"))); }
@@ -214,6 +214,7 @@ TEST_CASE("llama: models of other families have transformers' logits, as GGUF fi
     // Each setting counts: without it the logits are others.
     const std::pair<bool, std::function<void(Config&)>> settings[] = {
         {name == "llama3", [](Config& c) { c.rope_factors.clear(); }},
+        {name == "mistral", [](Config& c) { c.span = 6; }},
         {name == "qwen2", [](Config& c) { c.rope_theta *= 2; }},
         {name == "qwen3", [](Config& c) { c.norm_epsilon *= 100; }},
         {name == "gpt2", [](Config& c) { c.tanh = false; }}};
@@ -223,6 +224,7 @@ TEST_CASE("llama: models of other families have transformers' logits, as GGUF fi
       change(other.config);
       CHECK(difference(other, stored) > 1e-5);
     }
+    CHECK(parse_config(format_config(file.config), "c").span == (name == "mistral" ? 5 : 0));
     CHECK(parse_config(format_config(file.config), "c").qkv_bias == (name == "qwen2"));
     CHECK(parse_config(format_config(file.config), "c").qk_norm == (name == "qwen3"));
     CHECK(parse_config(format_config(file.config), "c").tanh == (name == "gpt2"));

@@ -59,6 +59,7 @@ for family, kind, more in (
     ("llama3", "Llama", dict(head_dim=16, rope_scaling=dict(  # pairs of each kind: not scaled, in between, all scaled
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=64))),
+    ("mistral", "Mistral", dict(sliding_window=5)),
     ("qwen2", "Qwen2", dict()),
     ("qwen3", "Qwen3", dict(head_dim=16)),
     ("gpt2", "GPT2", dict()),
@@ -174,6 +175,8 @@ def write_metadata(writer, model):
         writer.add_rope_dimension_count(head_dim)
         writer.add_rope_freq_base(theta_of(c))
         writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+        if getattr(c, "sliding_window", None):
+            writer.add_sliding_window(c.sliding_window)
     writer.add_vocab_size(c.vocab_size)
     writer.add_quantization_version(2)
     writer.add_tokenizer_model("gpt2")
@@ -204,7 +207,7 @@ def rope_factors(config):
 
 def convert(model, description, path):
     """Writes the GGUF file; the model gets the numbers that the file has."""
-    kind = model.config.model_type
+    kind = {"mistral": "llama"}.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, kind)
     write_metadata(writer, model)
     if rope_type(model.config) == "llama3":
@@ -270,7 +273,7 @@ def main():
         count = description.get("tokens", TOKENS)
         tokens = torch.randint(vocab, (count,), generator=torch.Generator().manual_seed(17))
         logits = logits_of(model, tokens)
-        if name not in ("llama3", "qwen3", "gpt2"):  # of these the loader does not read all sizes
+        if name not in ("llama3", "mistral", "qwen3", "gpt2"):  # of these the loader does not read all sizes
             hold_against_loader(path, tokens, logits)
         values = path.replace(".gguf", ".safetensors")
         save_file({"tokens": tokens.float(), "logits": logits.contiguous()}, values)
