@@ -22,7 +22,8 @@ struct Desk {
   float *f[8], *positive;
   Array<int> ints, kept_rows;
   Array<Piece> piece_array;
-  std::tuple<Array<bf16>, Array<f16>, Array<Q8_0>, Array<Q4_0>, Array<Q4_1>, Array<Q5_K>, Array<Q6_K>, Array<QAny>>
+  std::tuple<Array<bf16>, Array<f16>, Array<Q8_0>, Array<Q4_0>, Array<Q4_1>, Array<Q5_0>, Array<Q5_K>, Array<Q6_K>,
+             Array<Q4_K>, Array<Q3_K>, Array<QAny>>
       weights;  // (45, 70)
   Array<bf16> keys, values;
   DeviceBatch batch;
