@@ -169,11 +169,10 @@ kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
-kernels.cuh | bool cache_is_read = true; | int span = 0; |
-kernels.cuh | // How many positions, from the first on, lie | } |
-kernels.cuh | const auto seen = [&](int j) { return j < keys | | const auto seen = [&](int j) { return j < past ? true : j < keys && f.sees(row, first + j - past); };
-kernels.cuh | g.each(s.unseen(row), | |
-kernels.cuh | for (int begin = 0, position = s.unseen( | | for (int begin = 0, position = 0; begin < keys; begin += kLanes) {
+kernels.cuh | // An earlier forward has computed the first so many | // their keys and values stays | // The first so many rows of each root are left out: an earlier forward has computed them.
+kernels.cuh | bool in_cache = false; | bool cache_is_read = true; |
+kernels.cuh | // How many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
+kernels.cuh | // Whether a row sees key j of its root | |
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
 kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
 machine/numbers.h | // Its approximation by tanh | }; |
@@ -206,7 +205,8 @@ model.h | if (config.qk_norm) f(block + "attn.q_norm | |
 model.h | if (config.qk_norm) f(block + "attn.k_norm | |
 model.h | // (L, R, Q) queries and keys before their norms | Rows<T> raw = |
 model.h | // The norms of each head | } |
-model.h | heads.in_cache = !a.config.qk_norm | | heads.in_cache = product_writes_cache<W>(team, heads);
+model.h | Attention<T, S> attention_of(const Team& team, | | Attention<T, S> attention_of(const Team&, const DeviceBatch& batch, const Activations<T, S>& a, int l,
+model.h | heads.in_cache = !a.config.qk_norm | |
 model.h | if (c.qk_norm) { | } |
 model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
 model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
@@ -294,7 +294,6 @@ target.h | TeamChoice team_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 
-gradients.cuh | g.each(s.span ? keys : 0 | }); |
 gradients.cuh | // The gradient through HeadNorm | }; |
 gradients.cuh | bool by_tanh = false; | |
 gradients.cuh | if (by_tanh) | |

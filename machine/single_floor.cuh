@@ -182,11 +182,7 @@ void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias
   matmul(team, rows, s, AddBias<T>{s.out, s.out_row, bias});
 }
 
-// Attention reads the rows' keys and values in the cache, into which no product writes them.
-template <class W, class T, class S>
-bool product_writes_cache(const Team&, const Attention<T, S>&) {
-  return false;
-}
+// Attention reads the rows' keys and values in the cache.
 template <class T, class S>
 void fill_cache(const Team& team, const Attention<T, S>& s) {
   launch(team, s.forest.rows, WriteCache<T, S>{s});
