@@ -31,7 +31,7 @@ Command describe(Options& o, std::string& system) {
                  {"--system", "TEXT", &system,
                   "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
-                 context_flag(o)},
+                 model_text_flags(o)[0]},
                 sampling_flags(o),
                 speculation_flags(o),
                 machine_flags(o),

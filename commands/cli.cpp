@@ -104,14 +104,14 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
   return flags;
 }
 
-namespace {
-
-// The flag of this name; null for a word that is none.
 const Flag* find_flag(const Command& command, const std::string& name) {
   for (const Flag& flag : command.flags)
     if (!flag.name.empty() && flag.name == name) return &flag;
   return nullptr;
 }
+
+namespace {
+
 std::string name_in(const std::string& word) { return word.substr(0, word.find('=')); }  // of --name=value too
 
 // A word of the command line that is no flag's value.
@@ -410,13 +410,11 @@ std::string thousands(double x) {
 }
 
 std::string duration(double seconds) {
-  char text[64];
-  const long long whole = std::llround(std::min(seconds, 1e15));
-  if (seconds < 0.9995) snprintf(text, sizeof text, "%.*f ms", seconds < 0.01 ? 2 : 0, seconds * 1e3);
-  else if (seconds < 59.95) snprintf(text, sizeof text, "%.1f s", seconds);
-  else if (whole < 3600) snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
-  else snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole % 3600 / 60);
-  return text;
+  if (seconds < 0.9995) return decimals(seconds * 1e3, seconds < 0.01 ? 2 : 0) + " ms";
+  if (seconds < 59.95) return decimals(seconds, 1) + " s";
+  const int64_t whole = std::llround(std::min(seconds, 1e15)), hours = whole / 3600, minutes = whole / 60 % 60;
+  const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+  return hours > 0 ? filled("{} h {} min", hours, two(minutes)) : filled("{} min {} s", minutes, two(whole % 60));
 }
 
 std::string bytes_text(double bytes) {

@@ -69,6 +69,9 @@ struct Command {
   std::string first = "";  // the flag whose name may be left out before the first word; empty: none
 };
 
+// The flag of this name; null for a word that is none.
+const Flag* find_flag(const Command& command, const std::string& name);
+
 struct Given {
   Command command;    // whose table it was read by
   bool help = false;  // --help was asked for and has been printed: end with status 0

@@ -69,10 +69,7 @@ std::vector<std::string> stops_of(const Json& stop, const std::string& place) {
 
 // The numbers, within the limits of their flags. What a model's files advise belongs to their own temperature.
 void read_numbers(const Json& json, const Options& options, Line& line) {
-  Options own;
-  own.settings.model = options.settings.model;
-  own.sampling = options.sampling;
-  own.max_new_tokens = options.max_new_tokens;
+  Options own = options;
   if (json.contains("temperature") && !options.given.has("--temperature"))
     take_beside_temperature(own.sampling, Sampling(), options.given);
   std::vector<Flag> flags = sampling_flags(own);

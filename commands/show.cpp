@@ -127,12 +127,6 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
           {"stop", stop_text(report, engine, ends_of(options, engine))}};
 }
 
-// What a page shows of the prompt.
-std::string end_of(const std::string& prompt) {
-  if (prompt.size() <= kMostPrompt) return prompt;
-  return "..." + prompt.substr(character_from(prompt, prompt.size() - kMostPrompt));
-}
-
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
 std::string script_json(const OrderedJson& json) {
   std::string safe = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
@@ -175,12 +169,13 @@ int show_command(int argc, char** argv) {
                        {"times", run.times},
                        {"tokens", texts_of(engine, run.generated.tokens)}};
   };
+  const size_t cut = prompt.size() > kMostPrompt ? character_from(prompt, prompt.size() - kMostPrompt) : 0;
   OrderedJson data = {{"model", s.options.settings.model},
                       {"method", method_json(s.options.method)},
                       {"device", engine.device()},
                       {"sampling", sampling_json(s.options.sampling)},
                       {"block_size", engine.context()},
-                      {"prompt", end_of(prompt)},
+                      {"prompt", (cut > 0 ? "..." : "") + prompt.substr(cut)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens)},
