@@ -3,15 +3,11 @@
 
 #include <sys/ioctl.h>
 
-#include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <exception>
-#include <filesystem>
 #include <system_error>
-#include <utility>
 
-#include "files/text.h"
+#include "files/io.h"
 #include "files/unfinished.h"
 
 namespace nanospec {
@@ -187,30 +183,37 @@ std::vector<std::pair<std::string, std::string>> named_flags(int argc, const cha
 // ---------------------------------------------------------------------------------------------------------------
 // Help
 
-namespace {
 // A text takes as many columns as it has characters: no wide ones are ever printed here.
 constexpr size_t kHelpWidth = 80, kHelpColumn = 26;  // where what is said of a form begins
 
-// The text in lines of at most so many columns, `between` its parts; a part that is longer has a line of its own.
-std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, size_t width) {
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, double most,
+                                 const std::function<double(const std::string&)>& measure, bool breaks) {
   std::vector<std::string> lines;
   for (const std::string& part : parts) {
-    if (lines.empty() || characters(lines.back() + between + part) > width) lines.push_back(part);
-    else lines.back() += between + part;
+    if (!lines.empty() && measure(lines.back() + between + part) <= most) {
+      lines.back() += between + part;
+      continue;
+    }
+    lines.emplace_back();
+    for (char c : part) {
+      const bool begins = (c & 0xc0) != 0x80;  // a character
+      if (breaks && begins && !lines.back().empty() && measure(lines.back() + c) > most) lines.emplace_back();
+      lines.back() += c;
+    }
   }
   return lines;
 }
-}  // namespace
 
 std::string help_paragraph(const std::string& text) {
-  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth), "\n") + "\n";
+  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth, characters), "\n") + "\n";
 }
 
 std::string help_item(const std::string& form, const std::string& what) {
   std::string text;
   size_t hanging = 0;  // columns by which further lines of an entry stand in
   for (const std::string& part : split_at(what, '\n')) {
-    const std::vector<std::string> lines = wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging);
+    const std::vector<std::string> lines =
+        wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging, characters);
     for (size_t i = 0; i < lines.size(); i++)
       text += std::string(kHelpColumn + (i > 0 ? hanging : 0), ' ') + lines[i] + "\n";
     hanging = 2;
@@ -229,7 +232,7 @@ std::string help_examples(const std::string& examples) {
       next = std::min(example.find(" --", at + 1), example.size());
       parts.push_back(example.substr(at + (at > 0), next - at - (at > 0)));
     }
-    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6), " \\\n    ") + "\n";
+    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6, characters), " \\\n    ") + "\n";
   }
   return text;
 }
@@ -428,21 +431,21 @@ std::string time_left(double done, double total, double seconds) {
   return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
 }
 
-std::string format_table(const TableRows& rows, const std::string& align) {
+std::string format_table(TableRows rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
   for (const Row& row : rows)
     for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], characters(row[c]));
+  if (rows.size() > 1) rows.emplace(rows.begin() + 1);
+  for (size_t columns : width)
+    if (rows.size() > 1) rows[1].emplace_back(columns, '-');
   std::string text;
-  for (size_t r = 0; r < rows.size(); r++) {
+  for (const Row& row : rows) {
     std::string line;
-    for (size_t c = 0; c < rows[r].size() && c < width.size(); c++) {
-      const std::string space(width[c] - characters(rows[r][c]), ' ');
-      line += (c ? "  " : "") + (align[c] == 'l' ? rows[r][c] + space : space + rows[r][c]);
+    for (size_t c = 0; c < row.size() && c < width.size(); c++) {
+      const std::string space(width[c] - characters(row[c]), ' ');
+      line += (c ? "  " : "") + (align[c] == 'l' ? row[c] + space : space + row[c]);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    if (r > 0 || rows.size() < 2) continue;
-    for (size_t c = 0; c < width.size(); c++) text += (c ? "  " : "") + std::string(width[c], '-');
-    text += "\n";
   }
   return text;
 }

@@ -102,7 +102,6 @@ void check_options(Options& o) {
   if (o.settings.model.empty()) refuse_usage("an empty name: --model: give a folder with a model, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
     refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
-  o.settings.quiet = o.quiet;
 }
 
 void take_beside_temperature(Sampling& to, const Sampling& from, const Given& given) {

@@ -49,7 +49,6 @@ struct Options {
   int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
   bool ignore_eos = false;
-  bool quiet = false;
 };
 
 constexpr int kMaxBudget = 1 << 14;

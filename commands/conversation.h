@@ -9,7 +9,6 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 
 #include "files/bpe.h"
 
@@ -249,20 +248,18 @@ class Conversation {
       if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
     };
-    while (!around.empty()) {
+    for (size_t used; !around.empty(); around.remove_prefix(used)) {
+      used = 1;
       const auto control = std::find_if(form_.controls.begin(), form_.controls.end(),
                                         [&](const char* mark) { return is_here(mark, around); });
       if (control != form_.controls.end()) {
         end_plain();
         tokens.push_back(tokenizer_.bpe->special(*control));
-        around.remove_prefix(strlen(*control));
+        used = strlen(*control);
       } else if (is_here("{}", around)) {
         plain += text;
-        around.remove_prefix(2);
-      } else {
-        plain += around[0];
-        around.remove_prefix(1);
-      }
+        used = 2;
+      } else plain += around[0];
     }
     end_plain();
     return tokens;

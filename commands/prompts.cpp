@@ -14,7 +14,6 @@
 #include <sys/file.h>
 
 #include "files/gguf.h"
-#include "files/origin.h"
 
 namespace nanospec {
 namespace {
@@ -234,7 +233,7 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Re
   const Tokens ends = ends_of(g.options, engine);
   Sums sums;
   std::vector<Growing> texts;
-  Progress progress(g.options.quiet);
+  Progress progress(g.options.settings.quiet);
   for (size_t i = 0; i < requests.size(); i++) {
     texts.push_back({ShownText(lines[first + i].stops), "", false, ""});
     requests[i].on_token = [&, i](int token) {
@@ -294,7 +293,7 @@ int generate_prompts(Generation& g) {
   const Written before = find_written(g.out_file, lines);
   const size_t first = before.texts;
   const std::string file = printable(g.out_file, 300);
-  const auto say = [&](const std::string& text) { fputs(o.quiet ? "" : (text + "\n").c_str(), stderr); };
+  const auto say = [&](const std::string& text) { fputs(o.settings.quiet ? "" : (text + "\n").c_str(), stderr); };
   if (first == lines.size()) {
     say(filled("nothing is left to do: {} has {}", file, count(first, "text")));
     return 0;

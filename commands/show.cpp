@@ -37,7 +37,7 @@ Command describe(Show& s) {
                 machine_flags(s.options),
                 {heading("Output"),
                  {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
-                 {"--quiet", "", &s.options.quiet, "no messages, no progress"}}})};
+                 {"--quiet", "", &s.options.settings.quiet, "no messages, no progress"}}})};
 }
 
 struct Timed {
@@ -49,7 +49,7 @@ struct Timed {
 Timed timed(Engine& engine, const Show& s, const Method& method, const Tokens& prompt, int wanted,
             const std::string& doing, const Observation& observation = {}, const bool& full = false) {
   Timed run;
-  Progress progress(s.options.quiet);
+  Progress progress(s.options.settings.quiet);
   const auto on_token = [&](int, bool) {
     run.times.push_back(progress.seconds());
     if (progress.due())
@@ -184,7 +184,7 @@ int show_command(int argc, char** argv) {
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
   write_file(s.html_file, page);
-  if (!s.options.quiet)
+  if (!s.options.settings.quiet)
     print_out(filled("wrote {}: {} of {}, {}{}; open it in a browser\n", s.html_file,
                      count(data["iterations"].size(), "target forward"), method_text(s.options.method),
                      count(wanted, "token"),
