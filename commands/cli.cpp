@@ -431,21 +431,21 @@ std::string time_left(double done, double total, double seconds) {
   return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
 }
 
-std::string format_table(TableRows rows, const std::string& align) {
+std::string format_table(const TableRows& rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
   for (const Row& row : rows)
     for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], characters(row[c]));
-  if (rows.size() > 1) rows.emplace(rows.begin() + 1);
-  for (size_t columns : width)
-    if (rows.size() > 1) rows[1].emplace_back(columns, '-');
   std::string text;
-  for (const Row& row : rows) {
+  for (size_t r = 0; r < rows.size(); r++) {
     std::string line;
-    for (size_t c = 0; c < row.size() && c < width.size(); c++) {
-      const std::string space(width[c] - characters(row[c]), ' ');
-      line += (c ? "  " : "") + (align[c] == 'l' ? row[c] + space : space + row[c]);
+    for (size_t c = 0; c < rows[r].size() && c < width.size(); c++) {
+      const std::string space(width[c] - characters(rows[r][c]), ' ');
+      line += (c ? "  " : "") + (align[c] == 'l' ? rows[r][c] + space : space + rows[r][c]);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    if (r > 0 || rows.size() < 2) continue;
+    for (size_t c = 0; c < width.size(); c++) text += (c ? "  " : "") + std::string(width[c], '-');
+    text += "\n";
   }
   return text;
 }

@@ -209,7 +209,7 @@ using Row = std::vector<std::string>;  // cells
 using TableRows = std::vector<Row>;
 
 // TableRows as aligned columns, the first row a head with a rule below. `align`: 'l' or 'r' for each column.
-std::string format_table(TableRows rows, const std::string& align);
+std::string format_table(const TableRows& rows, const std::string& align);
 
 // ---------------------------------------------------------------------------------------------------------------
 // The process
