@@ -42,7 +42,7 @@ Command describe(Measurement& m) {
                     machine_flags(m.options),
                     {heading("Output"),
                      {"--out", "FILE", &m.out_file, "the file to write, if not the default one", written()},
-                     {"--quiet", "", &m.options.quiet, "no progress"}}})};
+                     {"--quiet", "", &m.options.settings.quiet, "no progress"}}})};
 }
 
 void check_command_line(Measurement& m) {
@@ -72,7 +72,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
   const double all = 2.0 * each * double(prompts.size());
   double done = 0;
-  Progress progress(o.quiet);
+  Progress progress(o.settings.quiet);
   const auto on_token = [&](int, bool) {
     done++;
     if (progress.due()) progress.show(thousands(counts.places()) + " places, " + progress.left(done, all));

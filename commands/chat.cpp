@@ -31,11 +31,11 @@ Command describe(Options& o, std::string& system) {
                  {"--system", "TEXT", &system,
                   "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
-                 context_flag(o)},
+                 model_text_flags(o)[0]},
                 sampling_flags(o),
                 speculation_flags(o),
                 machine_flags(o),
-                {heading("Output"), {"--quiet", "", &o.quiet, "no notes"}}})};
+                {heading("Output"), {"--quiet", "", &o.settings.quiet, "no notes"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ void say(const std::string& text) {
   fprintf(stderr, "%s%s%s\n", dim ? "\x1b[2m" : "", text.c_str(), dim ? "\x1b[0m" : "");
 }
 void tell(const Session& s, const std::string& text) {
-  if (!s.options.quiet) say(text);
+  if (!s.options.settings.quiet) say(text);
 }
 
 std::string speed_text(const Stats& stats) {
@@ -269,7 +269,7 @@ int chat_command(int argc, char** argv) {
   std::string system;
   if (!read_command_line(describe(o, system), argc, argv, o)) return 0;
   o.settings.keeps_cache = true;
-  Progress progress(o.quiet || !isatty(STDIN_FILENO));
+  Progress progress(o.settings.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + o.settings.model);
   Engine engine(o.settings);
   progress.clear();

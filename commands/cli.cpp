@@ -3,15 +3,11 @@
 
 #include <sys/ioctl.h>
 
-#include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <exception>
-#include <filesystem>
 #include <system_error>
-#include <utility>
 
-#include "files/text.h"
+#include "files/io.h"
 #include "files/unfinished.h"
 
 namespace nanospec {
@@ -104,14 +100,14 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
   return flags;
 }
 
-namespace {
-
-// The flag of this name; null for a word that is none.
 const Flag* find_flag(const Command& command, const std::string& name) {
   for (const Flag& flag : command.flags)
     if (!flag.name.empty() && flag.name == name) return &flag;
   return nullptr;
 }
+
+namespace {
+
 std::string name_in(const std::string& word) { return word.substr(0, word.find('=')); }  // of --name=value too
 
 // A word of the command line that is no flag's value.
@@ -187,30 +183,37 @@ std::vector<std::pair<std::string, std::string>> named_flags(int argc, const cha
 // ---------------------------------------------------------------------------------------------------------------
 // Help
 
-namespace {
 // A text takes as many columns as it has characters: no wide ones are ever printed here.
 constexpr size_t kHelpWidth = 80, kHelpColumn = 26;  // where what is said of a form begins
 
-// The text in lines of at most so many columns, `between` its parts; a part that is longer has a line of its own.
-std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, size_t width) {
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, double most,
+                                 const std::function<double(const std::string&)>& measure, bool breaks) {
   std::vector<std::string> lines;
   for (const std::string& part : parts) {
-    if (lines.empty() || characters(lines.back() + between + part) > width) lines.push_back(part);
-    else lines.back() += between + part;
+    if (!lines.empty() && measure(lines.back() + between + part) <= most) {
+      lines.back() += between + part;
+      continue;
+    }
+    lines.emplace_back();
+    for (char c : part) {
+      const bool begins = (c & 0xc0) != 0x80;  // a character
+      if (breaks && begins && !lines.back().empty() && measure(lines.back() + c) > most) lines.emplace_back();
+      lines.back() += c;
+    }
   }
   return lines;
 }
-}  // namespace
 
 std::string help_paragraph(const std::string& text) {
-  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth), "\n") + "\n";
+  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth, characters), "\n") + "\n";
 }
 
 std::string help_item(const std::string& form, const std::string& what) {
   std::string text;
   size_t hanging = 0;  // columns by which further lines of an entry stand in
   for (const std::string& part : split_at(what, '\n')) {
-    const std::vector<std::string> lines = wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging);
+    const std::vector<std::string> lines =
+        wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging, characters);
     for (size_t i = 0; i < lines.size(); i++)
       text += std::string(kHelpColumn + (i > 0 ? hanging : 0), ' ') + lines[i] + "\n";
     hanging = 2;
@@ -229,7 +232,7 @@ std::string help_examples(const std::string& examples) {
       next = std::min(example.find(" --", at + 1), example.size());
       parts.push_back(example.substr(at + (at > 0), next - at - (at > 0)));
     }
-    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6), " \\\n    ") + "\n";
+    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6, characters), " \\\n    ") + "\n";
   }
   return text;
 }
@@ -410,13 +413,11 @@ std::string thousands(double x) {
 }
 
 std::string duration(double seconds) {
-  char text[64];
-  const long long whole = std::llround(std::min(seconds, 1e15));
-  if (seconds < 0.9995) snprintf(text, sizeof text, "%.*f ms", seconds < 0.01 ? 2 : 0, seconds * 1e3);
-  else if (seconds < 59.95) snprintf(text, sizeof text, "%.1f s", seconds);
-  else if (whole < 3600) snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
-  else snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole % 3600 / 60);
-  return text;
+  if (seconds < 0.9995) return decimals(seconds * 1e3, seconds < 0.01 ? 2 : 0) + " ms";
+  if (seconds < 59.95) return decimals(seconds, 1) + " s";
+  const int64_t whole = std::llround(std::min(seconds, 1e15)), hours = whole / 3600, minutes = whole / 60 % 60;
+  const auto two = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+  return hours > 0 ? filled("{} h {} min", hours, two(minutes)) : filled("{} min {} s", minutes, two(whole % 60));
 }
 
 std::string bytes_text(double bytes) {

@@ -69,6 +69,9 @@ struct Command {
   std::string first = "";  // the flag whose name may be left out before the first word; empty: none
 };
 
+// The flag of this name; null for a word that is none.
+const Flag* find_flag(const Command& command, const std::string& name);
+
 struct Given {
   Command command;    // whose table it was read by
   bool help = false;  // --help was asked for and has been printed: end with status 0
@@ -92,6 +95,11 @@ std::string help_text(const Command& command);
 std::string help_paragraph(const std::string& text);
 std::string help_item(const std::string& form, const std::string& what);
 std::string help_examples(const std::string& examples);
+
+// The parts in lines that measure at most so much, with `between` in between. A part that measures more has a line of
+// its own, or is broken into several.
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, double most,
+                                 const std::function<double(const std::string&)>& measure, bool breaks = false);
 
 // A whole text as an int, a uint64_t or a double; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading
 // or trailing characters, nan, inf and hexadecimal are refused.
@@ -174,27 +182,25 @@ class Progress {
 
 // What is said while a text is read, encoded and counted: a progress line at every step of a large text, and of any
 // text after a second.
-class Preparing {
+class Preparing : public Progress {
  public:
   // Of a text of so many bytes.
   Preparing(double bytes, bool quiet)
-      : progress_(quiet, 1), what_("preparing " + bytes_text(bytes) + " of text: "), large_(bytes >= kLarge) {}
+      : Progress(quiet, 1), what_("preparing " + bytes_text(bytes) + " of text: "), large_(bytes >= kLarge) {}
 
   void step(const std::string& name) {
     step_ = name;
-    if (large_ || progress_.due()) progress_.show(what_ + step_);
+    if (large_ || due()) show(what_ + step_);
   }
-  void clear() { progress_.clear(); }
   // To be told of the step's progress. It lives no longer than this object.
   std::function<void(double share)> told() {
     return [this](double share) {
-      if (progress_.due()) progress_.show(what_ + step_ + "  " + decimals(100 * share, 0) + "%");
+      if (due()) show(what_ + step_ + "  " + decimals(100 * share, 0) + "%");
     };
   }
 
  private:
   static constexpr double kLarge = 8e6;  // about a second's
-  Progress progress_;
   std::string what_, step_;
   bool large_;
 };

@@ -45,14 +45,13 @@ std::vector<Flag> prompts_flags(Options& o) {
   };
 }
 
-Flag context_flag(Options& o) {
-  return {"--context", "N", &o.settings.context,
-          "tokens that the model sees at once, an even number; 0: the model's own, for a GGUF file at most 4,096",
-          from(0, kMaxWindow)};
-}
-
 std::vector<Flag> model_text_flags(Options& o) {
-  return {context_flag(o), {"--ignore_eos", "", &o.ignore_eos, "continue after the end-of-text token"}};
+  return {
+      {"--context", "N", &o.settings.context,
+       "tokens that the model sees at once, an even number; 0: the model's own, for a GGUF file at most 4,096",
+       from(0, kMaxWindow)},
+      {"--ignore_eos", "", &o.ignore_eos, "continue after the end-of-text token"},
+  };
 }
 
 std::vector<Flag> sampling_flags(Options& o) {
@@ -103,7 +102,6 @@ void check_options(Options& o) {
   if (o.settings.model.empty()) refuse_usage("an empty name: --model: give a folder with a model, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
     refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
-  o.settings.quiet = o.quiet;
 }
 
 void take_beside_temperature(Sampling& to, const Sampling& from, const Given& given) {
@@ -127,12 +125,10 @@ void choose_prompts(Options& o) {
   const Command& command = o.given.command;
   std::vector<std::string> known;
   int found = 0;
-  for (const Flag& flag : command.flags)
-    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
-      if (flag.name == name) {
-        known.push_back(name);
-        found += o.given.has(name);
-      }
+  for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"}) {
+    if (find_flag(command, name)) known.push_back(name);
+    found += o.given.has(name);
+  }
   if (known.empty()) return;
   const bool takes_data = known.back() == "--data";
   if (found == 0 && takes_data) o.data_file = find_text(o.settings.model, false);
@@ -151,9 +147,8 @@ std::string find_text(const std::string& model, bool any) {
   const auto there = [](const std::string& path) { return std::filesystem::is_regular_file(path); };
   for (const std::string& path : {own, usual[0], usual[1]})
     if (!wanted.empty() && there(path) && sha256(read_file(path)) == wanted) return path;
-  for (const std::string& path : usual)
-    if ((wanted.empty() || any) && there(path)) return path;
-  return "";
+  const auto found = std::find_if(usual.begin(), usual.end(), there);
+  return (wanted.empty() || any) && found != usual.end() ? *found : "";
 }
 
 std::string not_found_text(const std::string& model) {

@@ -49,15 +49,13 @@ struct Options {
   int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
   bool ignore_eos = false;
-  bool quiet = false;
 };
 
 constexpr int kMaxBudget = 1 << 14;
 constexpr int kMaxWindow = 1 << 20;  // tokens; model.h takes no longer ones
 
 // Parts of a command's table of flags; the values go to `options`.
-std::vector<Flag> text_flags(Options& options);  // model, prompt, prompt_file, max_new_tokens
-Flag context_flag(Options& options);
+std::vector<Flag> text_flags(Options& options);        // model, prompt, prompt_file, max_new_tokens
 std::vector<Flag> model_text_flags(Options& options);  // context, ignore_eos: what real models' texts want
 std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_out: for commands that take several
 std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, min_p, penalties, seed

@@ -2,7 +2,6 @@
 
 #include "commands/comparison.h"
 #include "commands/svg.h"
-#include "files/gguf.h"
 
 namespace nanospec {
 namespace {
@@ -40,7 +39,7 @@ Command describe(Comparison& c) {
                     {heading("Output"),
                      {"--json", "FILE", &c.json_file, "write every run's figures", written()},
                      {"--svg", "FILE", &c.svg_file, "write a picture", written()},
-                     {"--quiet", "", &c.options.quiet, "no progress"}}})};
+                     {"--quiet", "", &c.options.settings.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -136,7 +135,7 @@ int compare_command(int argc, char** argv) {
 
   Engine engine(c.options.settings);
   watch_interrupts();
-  Progress progress(c.options.quiet);
+  Progress progress(c.options.settings.quiet);
   const std::vector<Outcome> outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
     if (progress.due()) progress.show(doing + ", " + progress.left(done, 1));
   });

@@ -1,8 +1,6 @@
 // commands/comparison.cpp: see comparison.h.
 #include "commands/comparison.h"
 
-#include "growth/clock.h"
-
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -28,9 +26,8 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
-  std::string doing;
-  Stats stats;
-  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics are in `stats`
+  Stats stats;  // of the last text
+  const auto decode = [&](const Method& method, size_t prompt, const std::string& doing) {
     std::string text = c.prompts[prompt];
     const auto on_token = [&](int token, bool) {
       text += engine.decode(token);
@@ -44,9 +41,8 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
     return text;
   };
 
-  doing = "warming up";
   std::vector<std::string> expected;
-  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p));
+  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p, "warming up"));
 
   std::vector<Outcome> outcomes(c.methods.size());
   const size_t block = c.by_prompt ? 1 : std::max<size_t>(prompts.size(), 1);  // prompts in a row by one method
@@ -56,9 +52,9 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
     for (size_t first = 0, turn = size_t(repeat); first < prompts.size() || first == 0; first += block, turn++)
       for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
         const size_t m = (k + turn) % c.methods.size();
-        doing = filled("repeat {} of {}: {}", repeat + 1, c.repeats, method_text(c.methods[m]));
+        const std::string doing = filled("repeat {} of {}: {}", repeat + 1, c.repeats, method_text(c.methods[m]));
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
-          const std::string text = decode(c.methods[m], p);
+          const std::string text = decode(c.methods[m], p, doing);
           add(runs[m].stats, stats);
           runs[m].prompts.push_back(stats);
           if (text == expected[p] || !outcomes[m].difference.empty() || interrupted()) continue;
@@ -68,13 +64,11 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
         }
       }
     if (interrupted()) break;  // only whole repeats
-    for (size_t m = 0; m < c.methods.size(); m++) outcomes[m].runs.push_back(runs[m]);
+    for (size_t m = 0; m < c.methods.size(); m++) {
+      outcomes[m].runs.push_back(runs[m]);
+      outcomes[m].speedups.push_back(ratio(runs[m].tokens_per_second(), runs[c.plain].tokens_per_second()));
+    }
   }
-
-  for (Outcome& outcome : outcomes)
-    for (size_t r = 0; r < outcome.runs.size(); r++)
-      outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
   return outcomes;
 }
 

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 
 #include "files/bpe.h"
 
@@ -73,8 +72,11 @@ inline ChatForm llama3(const char* name, const char* sign, const char* before_sy
           {"<|start_header_id|>", "<|eot_id|>", sign},
           before_system};
 }
-inline ChatForm mistral(const char* question, const char* sign, const char* answer) {
-  return {"Mistral", {"</s>"}, "", question, "", "</s>", false, {sign}, "", answer, false, "{}\n\n{}"};
+// marks: whether "[INST]" is a control; the system text is then in the last question.
+inline ChatForm mistral(const char* question, const char* sign, const char* answer, bool marks = false) {
+  std::vector<const char*> controls = {"</s>"};
+  if (marks) controls = {"[INST]", "[/INST]", "</s>"};
+  return {"Mistral", controls, "", question, "", "</s>", false, {sign}, "", answer, marks, "{}\n\n{}", marks};
 }
 inline const std::vector<ChatForm> kChatForms = {
     {"ChatML",  // of Qwen and SmolLM2 too
@@ -99,21 +101,9 @@ inline const std::vector<ChatForm> kChatForms = {
      " {}",
      true,
      "<<SYS>>\n{}\n<</SYS>>\n\n{}"},
-    {"Mistral",  // 0.3
-     {"[INST]", "[/INST]", "</s>"},
-     "",
-     "[INST] {}[/INST]",
-     "",
-     "</s>",
-     false,
-     {"[INST] "},
-     "",
-     " {}",
-     true,
-     "{}\n\n{}",
-     true},
-    mistral(" [INST] {} [/INST]", " [INST] ", " {}"),  // 0.2, and 0.1 later on
-    mistral("[INST] {} [/INST]", "[INST] ", "{}"),     // at first
+    mistral("[INST] {}[/INST]", "[INST] ", " {}", true),  // 0.3
+    mistral(" [INST] {} [/INST]", " [INST] ", " {}"),     // 0.2, and 0.1 later on
+    mistral("[INST] {} [/INST]", "[INST] ", "{}"),        // at first
 };
 // The texts alone, line after line: where no template is known.
 inline const ChatForm kLines = {"none", {}, "{}\n", "{}\n", "", "\n", false, {}};
@@ -128,16 +118,11 @@ inline std::string default_system(const std::string& source) {
   const std::string begin = std::string(kTurnBegin) + "system";
   for (size_t at = source.find(begin); at != std::string::npos; at = source.find(begin, at + 1)) {
     const char quote = at > 0 ? source[at - 1] : 0;
-    size_t from = at + begin.size();
-    if (quote != '\'' && quote != '"') continue;
-    if (source.compare(from, 1, "\n") == 0) from += 1;
-    else if (source.compare(from, 2, "\\n") == 0) from += 2;
-    else continue;
-    const size_t end = source.find(kTurnEnd, from);
-    if (end == std::string::npos || source.find(quote, from) < end) continue;
+    const size_t from = at + begin.size(), end = source.find(kTurnEnd, from);
+    if ((quote != '\'' && quote != '"') || end == std::string::npos || source.find(quote, from) < end) continue;
     std::string text = source.substr(from, end - from);
     for (size_t line; (line = text.find("\\n")) != std::string::npos;) text.replace(line, 2, "\n");
-    return text;
+    if (text[0] == '\n') return text.substr(1);
   }
   return "";
 }
@@ -263,20 +248,18 @@ class Conversation {
       if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
     };
-    while (!around.empty()) {
+    for (size_t used; !around.empty(); around.remove_prefix(used)) {
+      used = 1;
       const auto control = std::find_if(form_.controls.begin(), form_.controls.end(),
                                         [&](const char* mark) { return is_here(mark, around); });
       if (control != form_.controls.end()) {
         end_plain();
         tokens.push_back(tokenizer_.bpe->special(*control));
-        around.remove_prefix(strlen(*control));
+        used = strlen(*control);
       } else if (is_here("{}", around)) {
         plain += text;
-        around.remove_prefix(2);
-      } else {
-        plain += around[0];
-        around.remove_prefix(1);
-      }
+        used = 2;
+      } else plain += around[0];
     }
     end_plain();
     return tokens;

@@ -33,7 +33,7 @@ struct Settings {
   std::string early = "on";          // on, launches, off: what they do before the kernels before them have ended
   bool keeps_cache = false;          // from one text to the next: what two begin with is run once
   int threads = 1;
-  bool quiet = false;  // no progress while it loads
+  bool quiet = false;  // no progress, no notes
   int budget = 64;     // most nodes in a tree, the root not counted
   int seats = 1;       // texts that decode side by side, each with a cache of its own
   bool fewer = false;  // whether there may be fewer seats, where memory is short

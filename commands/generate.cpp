@@ -49,7 +49,7 @@ Command describe(Generation& g) {
            {heading("Output"),
             {"--stream", "", &g.stream, "write each token when it is generated"},
             {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
-            {"--quiet", "", &g.options.quiet, "no progress, no summary"}}})};
+            {"--quiet", "", &g.options.settings.quiet, "no progress, no summary"}}})};
 }
 
 void check_command_line(const Generation& g) {
@@ -140,7 +140,7 @@ int generate_command(int argc, char** argv) {
   ShownText stream(g.stops);
   int done = 0;
   bool ended = false;  // by the end-of-text token
-  Progress progress(g.options.quiet || (g.stream && isatty(STDOUT_FILENO)));
+  Progress progress(g.options.settings.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
   const auto on_token = [&](int token, bool ends) {
     done++;
@@ -159,7 +159,7 @@ int generate_command(int argc, char** argv) {
 
   const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
   if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, stats, text, why));
-  if (!g.options.quiet) {
+  if (!g.options.settings.quiet) {
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
       fputs(text.empty() || text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);

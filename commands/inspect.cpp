@@ -7,6 +7,8 @@
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
 
+#include <regex>
+
 #include "commands/commands.h"
 #include "files/folder.h"
 #include "files/gguf_model.h"
@@ -69,16 +71,17 @@ constexpr Field kFields[] = {
     {"chat_template", "chat template"},
 };
 
+// What --json writes, before anything is found out.
+constexpr const char* kUnsaid = R"({"path": "", "format": "", "bytes": 0, "loads": true, "obstacles": [], "model": {},
+    "sizes": {}, "tokenizer": {}, "tensors": [], "types": [], "files": [], "metadata": {}})";
+
 struct Inspection {
-  std::string path;
-  OrderedJson said;                          // what --json writes
+  OrderedJson said = OrderedJson::parse(kUnsaid);
   std::map<std::string, std::string> shown;  // what people read in place of a value, by its key
 
-  Inspection(const std::string& p, const std::string& format)
-      : path(p), said{{"path", p}, {"format", format}, {"bytes", 0}, {"loads", true}} {
-    for (const char* list : {"obstacles", "model", "sizes", "tokenizer", "tensors", "types", "files", "metadata"})
-      said[list] = OrderedJson::array();
-    for (const char* object : {"model", "sizes", "tokenizer", "metadata"}) said[object] = OrderedJson::object();
+  Inspection(const std::string& path, const std::string& format) {
+    said["path"] = path;
+    said["format"] = format;
   }
   OrderedJson& operator[](const char* key) { return said[key]; }
 
@@ -87,7 +90,7 @@ struct Inspection {
     try {
       f();
     } catch (const Refusal& refusal) {
-      said["obstacles"].push_back(refusal.wrong + (refusal.where == path ? "" : ": " + refusal.where));
+      said["obstacles"].push_back(refusal.wrong + (refusal.where == said["path"] ? "" : ": " + refusal.where));
     }
   }
   void add_tensor(const std::string& name, const std::vector<int64_t>& shape, const std::string& type, size_t bytes) {
@@ -129,15 +132,15 @@ void describe_config(Inspection& all, const Config& c, const std::string& archit
 
 // A folder's file holds more than its model, zeros for biases: of a model whose config is known its own table counts.
 void describe_sizes(Inspection& all, const std::optional<Config>& config) {
-  int64_t numbers = 0, vectors = 0;
-  const auto count = [&](int64_t size, size_t dimensions) {
-    numbers += size;
-    if (dimensions < 2) vectors += size;
-  };
+  OrderedJson tensors = config ? OrderedJson() : all["tensors"];
   if (config)
-    for (const TensorSpec& tensor : tensor_table(*config)) count(int64_t(tensor.size), tensor.shape.size());
-  else
-    for (const OrderedJson& tensor : all["tensors"]) count(tensor["numbers"], tensor["shape"].size());
+    for (const TensorSpec& one : tensor_table(*config))
+      tensors.push_back({{"numbers", one.size}, {"shape", one.shape}});
+  int64_t numbers = 0, vectors = 0;
+  for (const OrderedJson& tensor : tensors) {
+    numbers += tensor["numbers"].get<int64_t>();
+    if (tensor["shape"].size() < 2) vectors += tensor["numbers"].get<int64_t>();
+  }
   all["sizes"] = {{"parameters", numbers},
                   {"weight_bytes_fp32", 4 * numbers},
                   {"weight_bytes_bf16", 2 * numbers + 2 * vectors}};  // norms and biases stay fp32
@@ -148,29 +151,25 @@ void describe_sizes(Inspection& all, const std::optional<Config>& config) {
 }
 
 // The name with N for its first number between dots.
-std::string kind_name(std::string name) {
-  for (size_t at = name.find('.') + 1; at > 0; at = name.find('.', at) + 1) {
-    const size_t end = std::min(name.find_first_not_of("0123456789", at), name.size());
-    if (end > at && name[end] == '.') return name.replace(at, end - at, "N");
-  }
-  return name;
+std::string kind_name(const std::string& name) {
+  static const std::regex number("\\.[0-9]{1,9}\\.");
+  return std::regex_replace(name, number, ".N.", std::regex_constants::format_first_only);
 }
 
 // Tensors that are alike in these members count as one: how many they are, their numbers and bytes. Those of all layers
 // have one name: "blk.N.attn_q.weight", 30 of them.
 OrderedJson grouped(const OrderedJson& tensors, const std::vector<const char*>& members) {
   OrderedJson kinds = OrderedJson::array();
-  std::map<std::string, size_t> places;
+  std::map<OrderedJson, size_t> places;
   for (const OrderedJson& tensor : tensors) {
     OrderedJson kind;
     for (const char* member : members) kind[member] = tensor[member];
     if (kind.contains("name")) kind["name"] = kind_name(kind["name"]);
-    const auto [place, is_new] = places.emplace(json_text(kind, -1), kinds.size());
-    for (const char* sum : {"tensors", "numbers", "bytes"}) kind[sum] = 0;
+    const auto [place, is_new] = places.emplace(kind, kinds.size());
     if (is_new) kinds.push_back(kind);
     OrderedJson& found = kinds[place->second];
     for (const char* sum : {"tensors", "numbers", "bytes"})
-      found[sum] = found[sum].get<int64_t>() + tensor.value(sum, int64_t(1));
+      found[sum] = found.value(sum, int64_t(0)) + tensor.value(sum, int64_t(1));
   }
   return kinds;
 }
@@ -218,8 +217,7 @@ void describe_keys(Inspection& all, const GgufFile& file) {
 std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
   std::optional<Config> config;
   all.attempt([&] {
-    const Config header = read_gguf_header(file);
-    const Config read = config_of(header, kMostContext);
+    const Config header = read_gguf_header(file), read = config_of(header, kMostContext);
     const std::string problem = config_problem(read);
     if (!problem.empty()) refuse(problem, file.path, "use another model");
     describe_config(all, read, "llama", header.block_size);
@@ -288,7 +286,7 @@ void list_tensors(Inspection& all, const GgufFile& file) {
 // Throws runtime_error where the file is no GGUF.
 Inspection inspect_gguf(const std::string& path) {
   const GgufFile file = read_gguf(path, GgufTypes::any);
-  Inspection all(path, "GGUF " + std::to_string(file.version));
+  Inspection all(path, filled("GGUF {}", file.version));
   all["bytes"] = file.size;
   if (file.has("general.name")) all.attempt([&] { all["model"]["name"] = file.text("general.name"); });
   const std::optional<Config> config = describe_model(all, file);
@@ -412,8 +410,9 @@ std::string table_text(const OrderedJson& list, const Row& head, const Row& memb
 
 std::string report(const Inspection& all, const Wanted& w) {
   const OrderedJson& said = all.said;
-  std::string text = filled("{}: {}, {}. nanospec {}\n", all.path, said["format"].get<std::string>(),
-                            bytes_text(said["bytes"]), said["loads"] ? "loads it." : "does not load it:");
+  std::string text =
+      filled("{}: {}, {}. nanospec {}\n", said["path"].get<std::string>(), said["format"].get<std::string>(),
+             bytes_text(said["bytes"]), said["loads"] ? "loads it." : "does not load it:");
   for (const OrderedJson& obstacle : said["obstacles"]) text += "  " + obstacle.get<std::string>() + "\n";
   text += facts_text(all, "Model", "model") + facts_text(all, "Sizes", "sizes");
   text += facts_text(all, "Tokenizer", "tokenizer");

@@ -8,7 +8,6 @@
 
 #include "commands/commands.h"
 #include "commands/losses.h"
-#include "files/model_path.h"
 
 namespace nanospec {
 namespace {
@@ -54,7 +53,7 @@ Command describe(Reading& m) {
            machine_flags(m.options),
            {heading("Output"),
             {"--stats", "FILE", &m.stats_file, "write the figures, as JSON", written()},
-            {"--quiet", "", &m.options.quiet, "no progress"}}})};
+            {"--quiet", "", &m.options.settings.quiet, "no progress"}}})};
 }
 
 void check_command_line(Reading& m) {
@@ -102,7 +101,7 @@ void cut(Reading& m, const Engine& engine) {
 
 // All windows; an interrupt ends it after the window that is being read.
 void measure(Reading& m, Engine& engine) {
-  Progress progress(m.options.quiet);
+  Progress progress(m.options.settings.quiet);
   while (m.done < m.windows && !interrupted()) {
     const auto from = m.tokens.begin() + long(m.done * size_t(m.window));
     Tokens window(from, from + m.window);

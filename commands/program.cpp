@@ -113,8 +113,7 @@ int help(int argc, char** argv) {
 
 int nanospec_program(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  const CommandLine* const command = row_of(kCommands, &CommandLine::name, word);
-  if (command) return command->run(argc - 1, argv + 1);
+  if (const CommandLine* const its = row_of(kCommands, &CommandLine::name, word)) return its->run(argc - 1, argv + 1);
   std::vector<std::string> names = column(kCommands, &CommandLine::name);
   if (argc < 2)
     refuse_usage("a command is missing: nanospec: give one of {}; build/nanospec help says what each does",

@@ -14,7 +14,6 @@
 #include <sys/file.h>
 
 #include "files/gguf.h"
-#include "files/origin.h"
 
 namespace nanospec {
 namespace {
@@ -69,10 +68,7 @@ std::vector<std::string> stops_of(const Json& stop, const std::string& place) {
 
 // The numbers, within the limits of their flags. What a model's files advise belongs to their own temperature.
 void read_numbers(const Json& json, const Options& options, Line& line) {
-  Options own;
-  own.settings.model = options.settings.model;
-  own.sampling = options.sampling;
-  own.max_new_tokens = options.max_new_tokens;
+  Options own = options;
   if (json.contains("temperature") && !options.given.has("--temperature"))
     take_beside_temperature(own.sampling, Sampling(), options.given);
   std::vector<Flag> flags = sampling_flags(own);
@@ -237,7 +233,7 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Re
   const Tokens ends = ends_of(g.options, engine);
   Sums sums;
   std::vector<Growing> texts;
-  Progress progress(g.options.quiet);
+  Progress progress(g.options.settings.quiet);
   for (size_t i = 0; i < requests.size(); i++) {
     texts.push_back({ShownText(lines[first + i].stops), "", false, ""});
     requests[i].on_token = [&, i](int token) {
@@ -297,7 +293,7 @@ int generate_prompts(Generation& g) {
   const Written before = find_written(g.out_file, lines);
   const size_t first = before.texts;
   const std::string file = printable(g.out_file, 300);
-  const auto say = [&](const std::string& text) { fputs(o.quiet ? "" : (text + "\n").c_str(), stderr); };
+  const auto say = [&](const std::string& text) { fputs(o.settings.quiet ? "" : (text + "\n").c_str(), stderr); };
   if (first == lines.size()) {
     say(filled("nothing is left to do: {} has {}", file, count(first, "text")));
     return 0;

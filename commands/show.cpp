@@ -37,7 +37,7 @@ Command describe(Show& s) {
                 machine_flags(s.options),
                 {heading("Output"),
                  {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
-                 {"--quiet", "", &s.options.quiet, "no messages, no progress"}}})};
+                 {"--quiet", "", &s.options.settings.quiet, "no messages, no progress"}}})};
 }
 
 struct Timed {
@@ -49,7 +49,7 @@ struct Timed {
 Timed timed(Engine& engine, const Show& s, const Method& method, const Tokens& prompt, int wanted,
             const std::string& doing, const Observation& observation = {}, const bool& full = false) {
   Timed run;
-  Progress progress(s.options.quiet);
+  Progress progress(s.options.settings.quiet);
   const auto on_token = [&](int, bool) {
     run.times.push_back(progress.seconds());
     if (progress.due())
@@ -127,12 +127,6 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
           {"stop", stop_text(report, engine, ends_of(options, engine))}};
 }
 
-// What a page shows of the prompt.
-std::string end_of(const std::string& prompt) {
-  if (prompt.size() <= kMostPrompt) return prompt;
-  return "..." + prompt.substr(character_from(prompt, prompt.size() - kMostPrompt));
-}
-
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
 std::string script_json(const OrderedJson& json) {
   std::string safe = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
@@ -175,12 +169,13 @@ int show_command(int argc, char** argv) {
                        {"times", run.times},
                        {"tokens", texts_of(engine, run.generated.tokens)}};
   };
+  const size_t cut = prompt.size() > kMostPrompt ? character_from(prompt, prompt.size() - kMostPrompt) : 0;
   OrderedJson data = {{"model", s.options.settings.model},
                       {"method", method_json(s.options.method)},
                       {"device", engine.device()},
                       {"sampling", sampling_json(s.options.sampling)},
                       {"block_size", engine.context()},
-                      {"prompt", end_of(prompt)},
+                      {"prompt", (cut > 0 ? "..." : "") + prompt.substr(cut)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens)},
@@ -189,7 +184,7 @@ int show_command(int argc, char** argv) {
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
   write_file(s.html_file, page);
-  if (!s.options.quiet)
+  if (!s.options.settings.quiet)
     print_out(filled("wrote {}: {} of {}, {}{}; open it in a browser\n", s.html_file,
                      count(data["iterations"].size(), "target forward"), method_text(s.options.method),
                      count(wanted, "token"),

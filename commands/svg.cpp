@@ -23,6 +23,17 @@ double svg_text_width(const std::string& text, double font_size, bool bold) {
   return ems * font_size * (bold ? 1.1 : 1);
 }
 
+std::vector<double> axis_ticks(double most) {
+  if (!(most > 0)) return {0, 1};
+  const double rough = most / 5, power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (double nice : {5.0, 2.5, 2.0, 1.0})
+    if (nice * power >= rough * 0.8) step = nice * power;
+  std::vector<double> ticks;
+  for (int i = 0; ticks.empty() || ticks.back() < most * 0.9999; i++) ticks.push_back(i * step);
+  return ticks;
+}
+
 namespace {
 
 constexpr double kWidth = 600, kMargin = 16, kInner = kWidth - 2 * kMargin, kGap = 22;  // of every picture
@@ -65,20 +76,9 @@ struct Letters {
   }
   // As many lines of at most `wide` as it takes; y: where they begin, then where they end.
   std::string lines(double x, double& y, double wide, const std::string& text, const char* anchor = "start") const {
-    std::vector<std::string> lines;
-    for (const std::string& word : split_at(text, ' ')) {
-      if (!lines.empty() && width(lines.back() + " " + word) <= wide) {
-        lines.back() += " " + word;
-        continue;
-      }
-      lines.emplace_back();
-      for (char c : word) {  // what is longer than a line is broken
-        if ((c & 0xc0) != 0x80 && !lines.back().empty() && width(lines.back() + c) > wide) lines.emplace_back();
-        lines.back() += c;
-      }
-    }
+    const auto measure = [&](const std::string& line) { return width(line); };
     std::string svg;
-    for (const std::string& line : lines) {
+    for (const std::string& line : wrapped(split_at(text, ' '), " ", wide, measure, true)) {
       svg += at(x, y + size, line, anchor);
       y += 1.3 * size;
     }
@@ -169,23 +169,8 @@ std::string draw_legend(const std::vector<Entry>& entries, double left, double& 
   return svg;
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------------------------
 // Charts
-
-std::vector<double> axis_ticks(double most) {
-  if (!(most > 0)) return {0, 1};
-  const double rough = most / 5, power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (double nice : {5.0, 2.5, 2.0, 1.0})
-    if (nice * power >= rough * 0.8) step = nice * power;
-  std::vector<double> ticks;
-  for (int i = 0; ticks.empty() || ticks.back() < most * 0.9999; i++) ticks.push_back(i * step);
-  return ticks;
-}
-
-namespace {
 
 // As short as it can be said: 0.5, 2, 40,000.
 std::string tick_text(double x) {

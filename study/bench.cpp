@@ -38,7 +38,7 @@ void Bench::run(const Sections& sections, double scale) {
   folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
   folder->make();
   for (const Section& one : sections) all_seconds += one.seconds * scale;
-  progress = std::make_unique<Progress>(options.quiet);
+  progress = std::make_unique<Progress>(options.settings.quiet);
   machine = this_machine();
   watch_interrupts();
   for (const Section& one : sections) {
@@ -179,7 +179,7 @@ Command describe(Bench& b, std::string& only, bool& alone) {
        {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
        heading("Output"),
        {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-       {"--quiet", "", &b.options.quiet, "no progress"}}};
+       {"--quiet", "", &b.options.settings.quiet, "no progress"}}};
 }
 
 void measure_machine(Bench& bench) {
@@ -214,7 +214,6 @@ int bench_command(int argc, char** argv) {
   const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
   Sections sections = chosen(sections_of(bench), only);
-  bench.options.settings.quiet = bench.options.quiet;
   if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
   if (alone) sections.clear();
   std::string& model = bench.options.settings.model;

@@ -38,7 +38,7 @@ Command describe(Examination& e) {
                     {heading("Output"),
                      {"--json", "FILE", &e.json_file, "write every figure", written()},
                      {"--svg", "FILE", &e.svg_file, "write pictures of them", written()},
-                     {"--quiet", "", &e.options.quiet, "no progress"}}})};
+                     {"--quiet", "", &e.options.settings.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ Examined examine(const Examination& e, Engine& engine) {
   observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
-  Progress progress(o.quiet);
+  Progress progress(o.settings.quiet);
   const std::vector<Tokens> prompts = encoded(engine, e.prompts);
   const auto on_token = [&](int, bool) {
     done++;

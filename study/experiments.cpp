@@ -42,7 +42,7 @@ Command describe(Lab& b, std::string& only, float& minutes) {
                     machine_flags(b.options),
                     {heading("Output"),
                      {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-                     {"--quiet", "", &b.options.quiet, "no progress"}}})};
+                     {"--quiet", "", &b.options.settings.quiet, "no progress"}}})};
 }
 
 void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
