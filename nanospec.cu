@@ -158,7 +158,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   return generated;
 }
 
-void Engine::generate(const Method& method, std::vector<Request>& requests) {
+void Engine::generate(const Method& method, std::deque<Request>& requests) {
   Parts& p = *parts_;
   const Meaning meaning = read_method(method, p.settings.budget);
   if (meaning.ahead != Ahead::kOff)

@@ -82,7 +82,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   const std::vector<Tokens> begun = encoded(engine, prompts);
   const Tokens ends = ends_of(o, engine);
   std::vector<Tokens> known(prompts.size());
-  std::vector<Request> requests;
+  std::deque<Request> requests;
   for (size_t p = 0; p < prompts.size(); p++) {
     requests.push_back({begun[p], o.sampling, each, nullptr, [](const Stats&) {}});
     requests.back().sampling.sequence = uint32_t(p);

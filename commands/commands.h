@@ -3,10 +3,10 @@
 // The ring commands/ adds what a user runs. `generate` continues a prompt; `chat` answers; `compare` compares methods;
 // `calibrate` measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a
 // generation; `perplexity` measures a model on a text; `inspect` says what its files hold; `index` counts texts for a
-// drafter. The ring turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches
-// neither arrays nor the model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the
-// loop through Observation: on_iteration and stand_in. A run that is not observed pays nothing. What a header of the
-// project includes, the files that include it do not include again.
+// drafter; `distill` lets a model write such texts. The ring turns words into a Method and Settings, and calls the
+// Engine with them (engine.h); it touches neither arrays nor the model. It includes the core, drafters/, files/,
+// growth/, rules/ and watch/. It hooks into the loop through Observation: on_iteration and stand_in. A run that is not
+// observed pays nothing. What a header of the project includes, the files that include it do not include again.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
@@ -31,6 +31,7 @@ int compare_command(int argc, char** argv);
 int perplexity_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
 int index_command(int argc, char** argv);
+int distill_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int show_command(int argc, char** argv);
 

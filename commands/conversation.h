@@ -187,6 +187,25 @@ class Conversation {
     answer(
         written(turns_.back().question, form_.answer, form_.strips_answers ? without_blanks(text) : text, "an answer"));
   }
+  // A model may ask itself, where the template ends a question with a token that ends a text. Then this is what its
+  // question follows; and with the question's tokens, all that its answer follows.
+  bool may_ask_itself() const {
+    const std::string_view after = std::string_view(form_.question).substr(question_at() + 2);
+    return std::any_of(form_.controls.begin(), form_.controls.end(), [&](const char* mark) {
+      return is_here(mark, after) && is_among(ends_, tokenizer_.bpe->special(mark));
+    });
+  }
+  Tokens before_question() const {
+    Tokens all = first_;
+    append(all, written(all, std::string_view(form_.question).substr(0, question_at())));
+    return all;
+  }
+  Tokens after_question(const Tokens& question) const {
+    Tokens all = before_question();
+    append(all, question);
+    append(all, written(all, std::string(form_.question).substr(question_at() + 2) + form_.opening));
+    return all;
+  }
   // Forgets the last turn.
   void take_back() { turns_.pop_back(); }
   // Forgets all turns; the system text stays.
@@ -223,6 +242,7 @@ class Conversation {
   };
   static constexpr const char* kBegin = "<s>";
 
+  size_t question_at() const { return std::string_view(form_.question).find("{}"); }
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
   static bool is_here(std::string_view mark, std::string_view text) { return text.substr(0, mark.size()) == mark; }
   static std::string without_blanks(const std::string& text) {

@@ -5,6 +5,8 @@
 // it is. So the commands are plain C++, and touch neither arrays nor the model.
 #pragma once
 
+#include <deque>
+
 #include "watch/stats.h"
 
 namespace nanospec {
@@ -80,8 +82,9 @@ class Engine {
                      const std::function<bool(int)>& on_token, const Observation& observation = {});
 
   // Continues many prompts side by side, up to Settings::seats at a time: they start in this order, and a text that
-  // ends gives its seat to the next. Each text has the bytes that it has alone. Throws as generate().
-  void generate(const Method& method, std::vector<Request>& requests);
+  // ends gives its seat to the next; its on_end() may add requests behind the others. Each text has the bytes that it
+  // has alone. Throws as generate().
+  void generate(const Method& method, std::deque<Request>& requests);
 
   // The cross-entropy, in nats, of the tokens first, first + 1, ... (first is at least 1), each after all those before
   // it. At most as many tokens as the model sees.

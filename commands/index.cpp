@@ -15,12 +15,19 @@ constexpr int kIndexOrders = 4;  // six take three times the bytes and draft no 
 struct Indexing {
   std::string model;
   std::vector<std::string> texts;
+  std::string said_file;
   int order = kIndexOrders;
   bool overwrite = false, quiet = false;
 
   Tokens tokens;
   double bytes = 0;   // of the texts
   Metadata metadata;  // names and hashes of the texts, and the tokenizer's
+
+  std::vector<std::string> all() const {
+    std::vector<std::string> files = texts;
+    if (!said_file.empty()) files.push_back(said_file);
+    return files;
+  }
 };
 
 Command describe(Indexing& i) {
@@ -34,7 +41,9 @@ Command describe(Indexing& i) {
       "nanospec index --model runs/small --text data/*shakespeare.txt --order 6 --overwrite\n",
       {heading("Texts"),
        {"--model", "FILE|DIR", &i.model, "a GGUF file, or the folder that train_gpt wrote", required()},
-       {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},
+       {"--text", "FILE...", &i.texts, "the texts to count, one after another"},
+       {"--data", "FILE", &i.said_file,
+        "what the model itself said, by nanospec distill: but for the texts that are held out"},
        {"--order", "N", &i.order, "count n-grams of up to N tokens, for ngram:1 to ngram:N", from(1, kNgramOrders)},
        heading("Output"),
        {"--overwrite", "", &i.overwrite, "replace counts that are there already"},
@@ -45,20 +54,27 @@ Command describe(Indexing& i) {
 void check_place(const Indexing& i, const std::string& path) {
   if (std::filesystem::exists(path) && !i.overwrite)
     refuse("the model has counts already", printable(path, 300), "--overwrite replaces them");
-  for (const std::string& text : i.texts)
+  for (const std::string& text : i.all())
     if (same_file(text, path)) refuse("the counts would be written over a text", printable(path, 300), "move the text");
   check_writable(path);
 }
 
-// Appends a text's tokens.
-void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, Preparing& preparing) {
-  constexpr size_t kTurn = 1 << 16;  // tokens
+// Reads a text, and says in the metadata that it was counted.
+std::string text_of(Indexing& i, const std::string& path) {
   const std::string text = read_file(path);
   const Metadata origin = text_origin(path, sha256(text));
   for (const char* key : {"text", "text_sha256"}) {
     std::string& all = i.metadata[key];
     all += (all.empty() ? "" : ", ") + said_by(origin, key);
   }
+  i.bytes += double(text.size());
+  return text;
+}
+
+// Appends a text's tokens.
+void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, Preparing& preparing) {
+  constexpr size_t kTurn = 1 << 16;  // tokens
+  const std::string text = text_of(i, path);
   preparing.step("encoding " + printable(path));
   const std::function<void(double)> told = preparing.told();
   size_t done = 0;
@@ -68,13 +84,32 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
     if (i.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
   };
   tokenizer.encode_to(put, text, printable(path, 300));
-  i.bytes += double(text.size());
+}
+
+// Appends what the model wrote, each text behind the last tokens that it follows.
+void add_said(Indexing& i, int vocab, Preparing& preparing) {
+  constexpr const char* kAdvice = "nanospec distill writes such a file: write it again";
+  preparing.step("reading " + printable(i.said_file));
+  size_t number = 0;
+  for (const std::string& line : split_at(text_of(i, i.said_file), '\n')) {
+    const std::string place = filled("{}, line {}", printable(i.said_file, 300), ++number);
+    if (line.empty()) continue;
+    const Json json = parse_json(line, place);
+    if (json.is_object() && (json.contains("dropped") || json.value("held_out", Json()) == true)) continue;
+    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin");
+    const auto is_token = [=](const Json& id) { return id.is_number_unsigned() && id < vocab; };
+    if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
+        !std::all_of(tokens.begin(), tokens.end(), is_token))
+      refuse("no text of this model", place, kAdvice);
+    for (size_t at = begin.get<size_t>() - std::min(begin.get<size_t>(), size_t(i.order - 1)); at < tokens.size(); at++)
+      i.tokens.push_back(tokens[at].get<int>());
+  }
 }
 
 std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {
   std::string text =
       filled("{} in {} of {}: {} different n-grams of 1 to {}.\n", count(i.tokens.size(), "token"), bytes_text(i.bytes),
-             count(i.texts.size(), "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
+             count(i.all().size(), "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
   if (i.tokens.size() > kNgramText) text += "Only the first " + count(kNgramText, "token") + " are counted.\n";
   return text +
          filled("Written to {}, {}: for --drafter ngram:{}.\n", path, bytes_text(file_bytes(path)), trie.orders());
@@ -86,6 +121,9 @@ int index_command(int argc, char** argv) {
   Indexing i;
   const Given given = parse_flags(describe(i), argc, argv);
   if (given.help) return 0;
+  const std::vector<std::string> files = i.all();
+  if (files.empty())
+    refuse_usage("there is nothing to count: nanospec index: add --text FILE..., or --data FILE by nanospec distill");
   const std::string path = ngram_path(i.model);
   std::optional<LockedFolder> folder;  // a GGUF file's folder is not ours to lock
   if (!is_gguf(i.model)) folder.emplace(i.model, "wait for its end");
@@ -93,16 +131,17 @@ int index_command(int argc, char** argv) {
   check_place(i, path);
 
   double bytes = 0;
-  for (const std::string& text : i.texts) bytes += file_bytes(text);
-  check_memory(i.texts.front(), bytes, takes_counts(bytes));
+  for (const std::string& file : files) bytes += file_bytes(file);
+  check_memory(files.front(), bytes, takes_counts(bytes));
   Preparing preparing(bytes, i.quiet);
   int vocab = 0;
   {
     const Tokenizer tokenizer = load_tokenizer(i.model);  // gone before the counting, which needs memory too
     for (const std::string& text : i.texts) add_text(i, tokenizer, text, preparing);
     vocab = tokenizer.vocab_size();
+    if (!i.said_file.empty()) add_said(i, vocab, preparing);
   }
-  if (i.tokens.empty()) refuse("there is no text", printable(i.texts.front(), 300), "give a file with text in it");
+  if (i.tokens.empty()) refuse("there is no text", printable(files.front(), 300), "give a file with text in it");
   preparing.step("counting n-grams");
   const NgramTrie trie = count_ngrams(i.tokens, vocab, i.order, kNgramText, preparing.told());
 

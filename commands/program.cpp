@@ -22,6 +22,7 @@ constexpr CommandLine kCommands[] = {
     {"perplexity", perplexity_command, "measure how well a model predicts a text"},
     {"inspect", inspect_command, "say what a model's files hold"},
     {"index", index_command, "count n-grams of your texts, for the drafter ngram:N"},
+    {"distill", distill_command, "let a model write the texts that a drafter learns from"},
     {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
     {"diagnose", study_command, "say why drafts are accepted or not"},
     {"show", show_command, "write a page that steps through a generation"},

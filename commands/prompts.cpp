@@ -110,14 +110,23 @@ Line read_line(const Json& json, const std::string& place, const Generation& g) 
   return line;
 }
 
-// A hash of the model, or its path where it has none.
+}  // namespace
+
+std::string line_head(size_t index, const std::string& hash) {
+  std::string head = OrderedJson{{"index", index}, {"request", hash}}.dump();
+  head.back() = ',';
+  return head;
+}
+
 std::string name_of(const std::string& model) {
   if (!is_gguf(model)) return model_hash(model).empty() ? model : model_hash(model);
   const GgufFile file = read_gguf(model);
   return hash_of({std::string_view(reinterpret_cast<const char*>(file.bytes.get()), file.size)});
 }
 
-// {"index":3,"request":"xxh64:...", where the hash is one of all that the text depends on.
+namespace {
+
+// The head of a line out; the hash is one of all that the text depends on.
 std::string head_of(size_t index, const Line& line, const std::string& model, const Options& o) {
   const Sampling& s = line.sampling;
   const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
@@ -125,9 +134,7 @@ std::string head_of(size_t index, const Line& line, const std::string& model, co
                           line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k, s.top_p, s.min_p,
                           s.seed, line.stops});
   if (s.penalizes()) all.push_back({s.repetition_penalty, s.presence_penalty, s.frequency_penalty});
-  std::string head = OrderedJson{{"index", index}, {"request", hash_of(json_text(all, -1))}}.dump();
-  head.back() = ',';
-  return head;
+  return line_head(index, hash_of(json_text(all, -1)));
 }
 
 std::vector<Line> read_lines(const Generation& g) {
@@ -163,20 +170,16 @@ Tokens encode(const Line& line, const Options& options, const Engine& engine) {
 // ---------------------------------------------------------------------------------------------------------------
 // What is written already
 
-struct Written {
-  size_t texts = 0, bytes = 0;  // whole lines
-  size_t size = 0;              // bytes of the file
-};
+}  // namespace
 
-// Throws std::runtime_error where the file is not one of these lines'.
-Written find_written(const std::string& path, const std::vector<Line>& lines) {
+Written find_written(const std::string& path, const std::function<std::string(size_t)>& head_of) {
   Written w;
   if (!std::filesystem::is_regular_file(path)) return w;
   const std::string bytes = read_file(path);
   w.size = bytes.size();
   while (w.bytes < w.size) {
     const size_t end = bytes.find('\n', w.bytes), length = std::min(end, w.size) - w.bytes;
-    const std::string head = w.texts < lines.size() ? lines[w.texts].head : "\n";
+    const std::string head = head_of(w.texts);
     const size_t seen = end == std::string::npos ? std::min(length, head.size()) : head.size();
     if (bytes.compare(w.bytes, seen, head, 0, seen) != 0)
       refuse("it has texts of other prompts, settings or of another model, or is no file of this command",
@@ -188,7 +191,6 @@ Written find_written(const std::string& path, const std::vector<Line>& lines) {
   return w;
 }
 
-// Opens the file, to be written behind its whole lines: the rest is cut off. Returns its handle.
 int open_output(const std::string& path, const Written& w) {
   const int handle = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (handle < 0) refuse_path("cannot write the file", path, errno);
@@ -197,6 +199,8 @@ int open_output(const std::string& path, const Written& w) {
   if (w.bytes < w.size && ftruncate(handle, off_t(w.bytes)) != 0) refuse_path("cannot write the file", path, errno);
   return handle;
 }
+
+namespace {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The texts
@@ -223,12 +227,9 @@ std::string line_out(const Line& line, const Growing& grown, const Stats& stats,
   return line.head + json_text(json, -1).substr(1);
 }
 
-// Ctrl-C, on its way out of the engine: no other text is to begin.
-struct Interrupted {};
-
 // Continues the lines from `first` on, whose prompts are in `requests`. Ctrl-C ends it early. output: a handle. Throws
 // std::runtime_error where it cannot be written.
-Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Request>& requests, const Generation& g,
+Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Request>& requests, const Generation& g,
                     Engine& engine, int output) {
   const Tokens ends = ends_of(g.options, engine);
   Sums sums;
@@ -290,7 +291,8 @@ std::string report_json(const Generation& g, const Engine& engine, const Sums& s
 int generate_prompts(Generation& g) {
   Options& o = g.options;
   const std::vector<Line> lines = read_lines(g);
-  const Written before = find_written(g.out_file, lines);
+  const Written before =
+      find_written(g.out_file, [&](size_t i) { return i < lines.size() ? lines[i].head : std::string("\n"); });
   const size_t first = before.texts;
   const std::string file = printable(g.out_file, 300);
   const auto say = [&](const std::string& text) { fputs(o.settings.quiet ? "" : (text + "\n").c_str(), stderr); };
@@ -301,7 +303,7 @@ int generate_prompts(Generation& g) {
   o.settings.seats = int(std::min(lines.size() - first, g.batch > 0 ? size_t(g.batch) : kMostSeats));
   o.settings.fewer = g.batch == 0;
   Engine engine(o.settings);
-  std::vector<Request> requests;
+  std::deque<Request> requests;
   for (size_t i = first; i < lines.size(); i++)
     requests.push_back({encode(lines[i], o, engine), lines[i].sampling, lines[i].max_new_tokens, {}, {}});
   const OpenFile output{open_output(g.out_file, before)};

@@ -17,6 +17,29 @@ struct Generation {
 // The texts of --prompts, into --out. Returns the exit status. Throws std::runtime_error.
 int generate_prompts(Generation& g);
 
+// ---------------------------------------------------------------------------------------------------------------
+// A file of lines, one for each text, that a later run goes on with
+
+// What a line begins with: {"index":3,"request":"xxh64:...", with a hash of what the text depends on.
+std::string line_head(size_t index, const std::string& hash);
+// A hash of the model, or its path where it has none.
+std::string name_of(const std::string& model);
+
+struct Written {
+  size_t texts = 0, bytes = 0;  // whole lines
+  size_t size = 0;              // bytes of the file
+};
+// What is written already. head_of: of line i; "\n" where there is none. Throws std::runtime_error where the file is
+// not one of these lines'.
+Written find_written(const std::string& path, const std::function<std::string(size_t)>& head_of);
+// Opens the file, to be written behind its whole lines: the rest is cut off. Returns its handle.
+int open_output(const std::string& path, const Written& written);
+
+// Thrown out of the engine where no other text is to begin: by Ctrl-C, or because there are enough.
+struct Interrupted {};
+
+// ---------------------------------------------------------------------------------------------------------------
+
 // What a rule other than match makes of the texts, in one line; "" for match.
 std::string promise_text(const Method& method);
 

@@ -41,7 +41,7 @@ std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n)
 // that none is left to the end alone. Tokens a second, prefill among it.
 double run_batch(const Sampling& sampling, Engine& engine, const Method& method, const std::vector<Tokens>& prompts,
                  int n) {
-  std::vector<Request> requests;
+  std::deque<Request> requests;
   int64_t tokens = 0;
   const auto go_on = [&](int) { return ++tokens < int64_t(n) * kTokens && !interrupted(); };
   for (int i = 0; i < n; i++)

@@ -124,7 +124,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   return generated;
 }
 // Side by side, a token of each text in turn, the newest first: so texts end in any order.
-void Engine::generate(const Method& method, std::vector<Request>& requests) {
+void Engine::generate(const Method& method, std::deque<Request>& requests) {
   struct Seat {
     Request& request;
     Generated text;

@@ -92,6 +92,25 @@ TEST_CASE("index: beside a GGUF file, in its model's tokens, as a plain recount 
   CHECK(counts_of(parse_ngrams(read_safetensors(path), 1001, path)) == recount(more, 2));
 }
 
+TEST_CASE("index: what the model said, each text behind the tokens before it, but not what is held out") {
+  const Folder folder;
+  const std::string model = folder.file("m.gguf", llama_with_tokenizer().bytes()), said = folder.file("said.jsonl");
+  const auto count = [&](const std::string& lines) {
+    write_file(said, lines);
+    index({"--model", model, "--data", said, "--order", "3", "--overwrite", "--quiet"});
+  };
+  count(
+      "{\"begin\":3,\"tokens\":[10,11,12,13,14],\"held_out\":false}\n{\"index\":1,\"dropped\":\"loops\"}\n"
+      "{\"begin\":1,\"tokens\":[4,4,4,4],\"held_out\":true}\n{\"begin\":1,\"tokens\":[14,13,12],\"held_out\":false}\n");
+  const SafeTensors file = read_safetensors(ngram_path(model));
+  CHECK(counts_of(parse_ngrams(file, 1001, "")) == recount({11, 12, 13, 14, 14, 13, 12}, 3));
+  CHECK(file.metadata.at("text") == "said.jsonl");
+  for (const char* line : {"{}", "{\"begin\":1,\"tokens\":[1,1001]}", "{\"begin\":9,\"tokens\":[1]}", "[1]",
+                           "{\"begin\":0,\"tokens\":[-1]}", "{\"begin\":0,\"tokens\":3}"})
+    CHECK(contains(line_of<std::runtime_error>([&] { count(std::string(line) + "\n"); }),
+                   "no text of this model: " + said + ", line 1: nanospec distill writes such a file"));
+}
+
 TEST_CASE("index: counts of another tokenizer, or damaged ones, are refused with what makes them anew") {
   const Folder folder;
   const std::string model = folder.file("m.gguf", llama_with_tokenizer().bytes()), text = folder.file("t.txt", kOne);

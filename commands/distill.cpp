@@ -1,0 +1,378 @@
+// commands/distill.cpp: a model writes texts, from which a drafter learns what the model says: `index` counts them.
+//
+// A chat model asks itself: behind the opening of a user's turn it goes on by itself, and that is a question, which it
+// then answers (Magpie, Xu et al. 2024, arXiv 2406.08464). Or it answers prompts, or it continues pieces of a text.
+// Text i is a function of the model, the settings and i alone; so is the file, whatever decodes side by side, and a run
+// that was stopped goes on where it was.
+//
+// A line of the file is one text: "tokens", which the model has seen and written, and where its own begin ("begin").
+// Some are dropped: see why_dropped(). Of the others a tenth is held out, by a hash of the question: nothing learns
+// from these, so that what was learned can be measured on them.
+//
+// In order: the command line; how a text begins; which are dropped; the texts; the run.
+#include <set>
+
+#include "commands/comparison.h"
+#include "commands/prompts.h"
+
+#include "files/origin.h"
+
+namespace nanospec {
+namespace {
+
+struct Distilling {
+  Options options;
+  std::string wanted = "100k", out_file, text_file;
+  double tokens = 0;  // that the model is to write: `wanted`
+  float ask_temperature = 1;
+  int batch = 0;
+};
+
+Command describe(Distilling& d) {
+  Options& o = d.options;
+  o.max_new_tokens = 300;
+  std::vector<Flag> sampling = sampling_flags(o);
+  return {
+      "nanospec distill",
+      "Lets a model write texts, from which drafters learn what it says. A chat model asks itself questions and "
+      "answers them, so no data are needed. `nanospec index --data` counts what it wrote, for the drafter ngram:N.",
+      "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 20k --out build/said.jsonl  # takes "
+      "a minute\n"
+      "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data build/said.jsonl --overwrite\n"
+      "nanospec distill --model runs/small --text data/*shakespeare.txt --out build/lines.jsonl\n",
+      together(
+          {{heading("Text"),
+            {"--model", "DIR", &o.settings.model,
+             "a folder with a model, or FILE.gguf (docs/formats.md says which load)", required()},
+            {"--tokens", "N", &d.wanted, "how many tokens the model writes: 5000, 100k, 2M"},
+            {"--out", "FILE", &d.out_file, "where the texts go, a line for each. After Ctrl-C the same command goes on",
+             written(true)},
+            {"--prompts", "FILE", &o.prompts_file,
+             "instead of its own questions: one {\"prompt\": \"...\"} per line; the texts end with them"},
+            {"--text", "FILE", &d.text_file, "instead: it continues pieces of this text"},
+            {"--max_new_tokens", "N", &o.max_new_tokens, "the most tokens of a text", from(1, 1e9)},
+            {"--ask_temperature", "T", &d.ask_temperature, "the temperature of its own questions", from(0.1, kHottest)},
+            context_flag(o),
+            {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
+             from(0, 4096)}},
+           sampling,
+           machine_flags(o),
+           {heading("Output"), {"--quiet", "", &o.quiet, "no progress, no summary"}}})};
+}
+
+// "2M" as 2,000,000. Throws invalid_argument.
+double number_of_tokens(std::string text) {
+  const std::string whole = text;
+  double unit = 1;
+  if (!text.empty() && strchr("kKmM", text.back())) {
+    unit = tolower(text.back()) == 'k' ? 1e3 : 1e6;
+    text.pop_back();
+  }
+  try {
+    return unit * parse_number<double>(text, "--tokens", from(1, 1e9));
+  } catch (const std::invalid_argument&) {
+    refuse_usage("{} is no number of tokens: --tokens: give one from 1 on, like 5000, 100k or 2M", quoted(whole));
+  }
+}
+
+void check_command_line(Distilling& d) {
+  Options& o = d.options;
+  check_options(o);
+  d.tokens = number_of_tokens(d.wanted);
+  if (o.given.has("--prompts") && o.given.has("--text"))
+    refuse_usage("--prompts and --text are two sources: nanospec distill: leave one of them out");
+  check_outputs(o.given, {});
+  choose_sampling(o);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// How a text begins
+
+constexpr int kPiece = 64;       // tokens of a text that the model continues
+constexpr int kMostAsked = 100;  // tokens of its own question
+
+// Where the texts come from; of none of the two lists the model asks itself.
+struct Source {
+  Conversation talk;
+  std::vector<std::string> prompts;
+  Tokens text;
+  bool asks_itself() const { return prompts.empty() && text.empty(); }
+};
+
+Source source_of(const Distilling& d, const Engine& engine) {
+  Source source = {conversation_of(engine, d.options, ""), {}, {}};
+  if (!d.options.prompts_file.empty()) source.prompts = read_prompts(d.options);
+  if (!d.text_file.empty()) {
+    source.text = engine.tokenizer().encode(read_file(d.text_file), printable(d.text_file, 300));
+    if (int(source.text.size()) <= kPiece)
+      refuse(filled("it has no more than {} tokens", kPiece), printable(d.text_file, 300), "give a longer text");
+  }
+  if (source.asks_itself() && !source.talk.may_ask_itself())
+    refuse("its chat template, or that it has none, does not let the model ask itself",
+           printable(d.options.settings.model, 300), "give --prompts FILE or --text FILE");
+  return source;
+}
+
+// A place of the text, drawn by the seed.
+size_t drawn_place(const Distilling& d, const Source& source, size_t index) {
+  return size_t(random_bits(d.options.sampling.seed, 0, kStreamInitialize, index, 0) % (source.text.size() - kPiece));
+}
+
+struct Writing {
+  Tokens tokens;  // all; the model's own begin at `begin`
+  size_t begin = 0;
+  std::string question, text;
+  bool ended = false;  // by a token that ends a text
+  bool done = false;
+};
+
+// What the index-th text begins with, where the model does not ask.
+Writing begun(const Distilling& d, const Engine& engine, const Source& source, size_t index) {
+  Writing w;
+  if (source.text.empty()) {
+    Conversation talk = source.talk;
+    w.question = source.prompts[index];
+    talk.ask(w.question);
+    w.tokens = talk.tokens();
+  } else {
+    const size_t place = drawn_place(d, source, index);
+    if (engine.begin_token() >= 0) w.tokens.push_back(engine.begin_token());
+    for (size_t i = place; i < place + kPiece; i++) {
+      w.tokens.push_back(source.text[i]);
+      w.question += engine.decode(source.text[i]);
+    }
+  }
+  w.begin = w.tokens.size();
+  return w;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Which are dropped
+
+constexpr size_t kRun = 8;         // tokens
+constexpr int kMostDropped = 100;  // in a row
+
+// Whether more than half of its runs of eight tokens stood in it before.
+bool loops(const Tokens& tokens, size_t begin) {
+  std::set<Tokens> known;
+  size_t runs = 0;
+  for (size_t i = begin; i + kRun <= tokens.size(); i++, runs++)
+    known.emplace(tokens.begin() + long(i), tokens.begin() + long(i + kRun));
+  return 2 * known.size() < runs;
+}
+
+// Why a text is dropped; "": it is not. asked: the questions of the texts before it.
+std::string why_dropped(const Writing& w, const std::set<std::string>& asked) {
+  if (w.tokens.size() == w.begin) return "nothing written";
+  if (asked.count(w.question)) return "asked before";
+  if (loops(w.tokens, w.begin)) return "loops";
+  return "";
+}
+
+bool is_held_out(const std::string& question) {
+  return std::stoull(hash_of(question).substr(strlen(kHashPrefix)), nullptr, 16) % 10 == 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The texts
+
+class Distiller {
+ public:
+  Distiller(const Distilling& d, Engine& engine)
+      : d_(d), engine_(engine), source_(source_of(d, engine)), ends_(ends_of(d.options, engine)) {
+    const Options& o = d.options;
+    const Sampling& s = o.sampling;
+    const Json all = {name_of(o.settings.model),
+                      engine.dtype(),
+                      o.settings.cache_dtype,
+                      engine.context(),
+                      o.max_new_tokens,
+                      d.ask_temperature,
+                      s.temperature,
+                      s.top_k,
+                      s.top_p,
+                      s.min_p,
+                      s.repetition_penalty,
+                      s.presence_penalty,
+                      s.frequency_penalty,
+                      s.seed,
+                      source_.prompts,
+                      source_.text};
+    hash_ = hash_of(json_text(all, -1));
+  }
+
+  // Goes on with the file. Returns whether the texts are as many as were wanted.
+  bool run() {
+    const Written before = find_written(d_.out_file, [&](size_t i) { return line_head(i, hash_); });
+    read_written(before);
+    at_first_ = tokens_;
+    if (enough()) return true;
+    const OpenFile output{open_output(d_.out_file, before)};
+    output_ = output.handle;
+    first_ = next_ = before.texts;
+    for (int seat = 0; seat < engine_.seats(); seat++) start();
+    try {
+      engine_.generate(kPlain, requests_);
+    } catch (const Interrupted&) {}  // the file has whole lines
+    seconds_ = progress_.seconds();
+    return enough();
+  }
+
+  std::string summary() const {
+    std::string text = filled("{} in {}", count(tokens_, "token"), count(double(texts_), "text"));
+    if (seconds_ > 0) text += filled(": {} tok/s", thousands(ratio(written_now_, seconds_)));
+    text += filled(" (batch {}; {})\nheld out: {}", engine_.seats(), machine_text(d_.options.settings, engine_),
+                   count(double(held_out_), "text"));
+    for (const auto& [why, n] : dropped_)
+      text += filled("; dropped, {}: {} of {}", why, percent(double(n), double(next_line_)),
+                     count(double(next_line_), "text"));
+    return text + "\n";
+  }
+
+ private:
+  bool enough() const {
+    return tokens_ >= d_.tokens || (!source_.prompts.empty() && next_line_ >= source_.prompts.size());
+  }
+
+  // What the lines of an earlier run say.
+  void read_written(const Written& before) {
+    if (before.texts == 0) return;
+    for (const std::string& line : split_at(read_file(d_.out_file).substr(0, before.bytes - 1), '\n')) {
+      const Json json = parse_json(line, d_.out_file);
+      if (json.contains("dropped")) dropped_[json["dropped"].get<std::string>()]++;
+      else count_text(json["question"].get<std::string>(), json["tokens"].size() - json["begin"].get<size_t>());
+      next_line_++;
+    }
+  }
+  void count_text(const std::string& question, size_t tokens) {
+    asked_.insert(question);
+    tokens_ += double(tokens);
+    texts_++;
+    held_out_ += is_held_out(question);
+  }
+
+  // Begins the next text.
+  void start() {
+    if (!source_.prompts.empty() && next_ >= source_.prompts.size()) return;
+    const size_t index = next_++;
+    if (!source_.asks_itself()) {
+      texts_open_.push_back(begun(d_, engine_, source_, index));
+      return answer(index);
+    }
+    texts_open_.emplace_back();
+    Sampling sampling;
+    sampling.seed = d_.options.sampling.seed;
+    sampling.temperature = d_.ask_temperature;
+    write(index, true, source_.talk.before_question(), sampling, kMostAsked, [this, index](const Tokens& question) {
+      Writing& w = text(index);
+      for (int token : question) w.question += engine_.decode(token);
+      const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
+      w.tokens = source_.talk.after_question(question);
+      w.begin = w.tokens.size();
+      if (w.ended && !blank) answer(index);
+      else finish(index);  // nothing written
+    });
+  }
+  void answer(size_t index) {
+    write(index, false, text(index).tokens, d_.options.sampling, d_.options.max_new_tokens,
+          [this, index](const Tokens& tokens) {
+            Writing& w = text(index);
+            w.tokens.insert(w.tokens.end(), tokens.begin(), tokens.end());
+            for (int token : tokens) w.text += engine_.decode(token);
+            finish(index);
+          });
+  }
+  // Asks the engine for a text, and calls then(tokens) at its end, without the token that ended it.
+  void write(size_t index, bool asks, const Tokens& prompt, const Sampling& sampling, int most,
+             const std::function<void(const Tokens&)>& then) {
+    const auto tokens = std::make_shared<Tokens>();
+    requests_.push_back({prompt, sampling, most, {}, {}});
+    requests_.back().sampling.sequence = uint32_t(2 * index + asks);
+    requests_.back().on_token = [this, index, tokens](int token) {
+      if (interrupted()) throw Interrupted();
+      Writing& w = text(index);
+      w.ended = is_among(ends_, token);
+      if (!w.ended) tokens->push_back(token);
+      written_now_++;
+      if (progress_.due())
+        progress_.show(filled("{} of {}, {} tok/s, {}", thousands(tokens_), count(d_.tokens, "token"),
+                              thousands(ratio(written_now_, progress_.seconds())),
+                              progress_.left(tokens_ - at_first_, d_.tokens - at_first_)));
+      return !w.ended;
+    };
+    requests_.back().on_end = [tokens, then](const Stats&) { then(*tokens); };
+  }
+  // Writes what is done, in order, and begins another text.
+  void finish(size_t index) {
+    text(index).done = true;
+    for (; next_line_ < next_ && text(next_line_).done; next_line_++) {
+      Writing& w = text(next_line_);
+      if (const int error = write_all(output_, {line_of(w)})) refuse_path("cannot write the file", d_.out_file, error);
+      w = Writing();
+      if (dropped_in_a_row_ == kMostDropped)
+        refuse(filled("of the last {} texts none could be kept", kMostDropped), printable(d_.out_file, 300),
+               "docs/commands.md says why a text is dropped; try --prompts FILE, or another --temperature");
+      if (enough()) {
+        next_line_++;
+        throw Interrupted();
+      }
+    }
+    start();
+  }
+  std::string line_of(const Writing& w) {
+    const std::string why = why_dropped(w, asked_);
+    dropped_in_a_row_ = why.empty() ? 0 : dropped_in_a_row_ + 1;
+    OrderedJson json = {{"dropped", why}};
+    if (why.empty()) {
+      count_text(w.question, w.tokens.size() - w.begin);
+      json = {{"question", w.question},
+              {"text", w.text},
+              {"held_out", is_held_out(w.question)},
+              {"ended_by", w.ended ? "end of text" : "length"},
+              {"begin", w.begin},
+              {"tokens", w.tokens}};
+    } else dropped_[why]++;
+    return line_head(next_line_, hash_) + json_text(json, -1).substr(1);
+  }
+  Writing& text(size_t index) { return texts_open_[index - first_]; }
+
+  const Distilling& d_;
+  Engine& engine_;
+  const Source source_;
+  const Tokens ends_;
+  std::string hash_;
+  std::deque<Request> requests_;
+  std::deque<Writing> texts_open_;               // from first_ on
+  size_t first_ = 0, next_ = 0, next_line_ = 0;  // of this run; to be begun; to be written
+  int output_ = -1;
+  Progress progress_{d_.options.quiet};
+  double seconds_ = 0, written_now_ = 0;
+  // Of the file:
+  double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
+  size_t texts_ = 0, held_out_ = 0;
+  std::set<std::string> asked_;
+  std::map<std::string, size_t> dropped_;
+  int dropped_in_a_row_ = 0;  // by this run
+};
+
+}  // namespace
+
+int distill_command(int argc, char** argv) {
+  Distilling d;
+  d.options.given = parse_flags(describe(d), argc, argv);
+  if (d.options.given.help) return 0;
+  check_command_line(d);
+  Settings& settings = d.options.settings;
+  settings.seats = d.batch > 0 ? d.batch : int(kMostSeats);
+  settings.fewer = d.batch == 0;
+  settings.rows = 1;
+  Engine engine(settings);
+  watch_interrupts();
+  Distiller distiller(d, engine);
+  const bool enough = distiller.run();
+  if (!d.options.quiet) fputs(distiller.summary().c_str(), stderr);
+  if (enough || !interrupted()) return 0;
+  return stopped(filled(": the same command goes on with {}", printable(d.out_file, 300)));
+}
+
+}  // namespace nanospec
