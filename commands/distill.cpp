@@ -52,12 +52,12 @@ Command describe(Distilling& d) {
             {"--text", "FILE", &d.text_file, "instead: it continues pieces of this text"},
             {"--max_new_tokens", "N", &o.max_new_tokens, "the most tokens of a text", from(1, 1e9)},
             {"--ask_temperature", "T", &d.ask_temperature, "the temperature of its own questions", from(0.1, kHottest)},
-            context_flag(o),
+            model_text_flags(o).front(),
             {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
              from(0, 4096)}},
            sampling,
            machine_flags(o),
-           {heading("Output"), {"--quiet", "", &o.quiet, "no progress, no summary"}}})};
+           {heading("Output"), {"--quiet", "", &o.settings.quiet, "no progress, no summary"}}})};
 }
 
 // "2M" as 2,000,000. Throws invalid_argument.
@@ -345,7 +345,7 @@ class Distiller {
   std::deque<Writing> texts_open_;               // from first_ on
   size_t first_ = 0, next_ = 0, next_line_ = 0;  // of this run; to be begun; to be written
   int output_ = -1;
-  Progress progress_{d_.options.quiet};
+  Progress progress_{d_.options.settings.quiet};
   double seconds_ = 0, written_now_ = 0;
   // Of the file:
   double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
@@ -370,7 +370,7 @@ int distill_command(int argc, char** argv) {
   watch_interrupts();
   Distiller distiller(d, engine);
   const bool enough = distiller.run();
-  if (!d.options.quiet) fputs(distiller.summary().c_str(), stderr);
+  if (!d.options.settings.quiet) fputs(distiller.summary().c_str(), stderr);
   if (enough || !interrupted()) return 0;
   return stopped(filled(": the same command goes on with {}", printable(d.out_file, 300)));
 }
