@@ -158,11 +158,10 @@ struct Attention {
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
-  // How many positions, from the first on, lie beyond the span of a row; of one at that position.
+  // So many positions, from the first on, lie beyond the span of a row; of one at that position.
   HD int unseen(int row) const { return span ? unseen_at(forest.position(row)) : 0; }
   HD int unseen_at(int position) const { return span ? larger(0, position + 1 - span) : 0; }
-  // Whether a row sees key j of its root, which is of the past or of a row of the tree.
-  HD bool sees(int row, int j) const {
+  HD bool sees(int row, int j) const {  // key j of its root: of the past, or of a row of the tree
     const int root = forest.root[row], own = forest.first_row[root] + j - forest.past[root];
     if (j < forest.past[root]) return j >= unseen(row);
     return forest.sees(row, own) && forest.position(own) >= unseen(row);
@@ -204,19 +203,6 @@ bool idle(const Op&) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Embedding, normalization, activations, residual: forward and backward
-
-// x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
-template <class T, class W>
-struct Unpack {
-  const int* token;
-  Panels<W> w;
-  T* x;
-  int x_row;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    g.map(x + size_t(row) * x_row, w.k, [&](int c) { return T(w.weight(c, token[row])); });
-  }
-};
 
 // x (R, C) = wte[token] + wpe[position].
 template <class T>

@@ -384,6 +384,18 @@ template <class T, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const After& after = {}) {
   s.w.visit([&](const auto& w) { matmul(team, rows, with_panels(s, w), after); });
 }
+// x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
+template <class T, class W>
+struct Unpack {
+  const int* token;
+  Panels<W> w;
+  T* x;
+  int x_row;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    g.map(x + size_t(row) * x_row, w.k, [&](int c) { return T(w.weight(c, token[row])); });
+  }
+};
 template <class T, class W>
 void unpack(const Team& team, int rows, const Unpack<T, W>& s) {
   launch(team, rows, s);

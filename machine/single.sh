@@ -171,8 +171,7 @@ kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
 kernels.cuh | // An earlier forward has computed the first so many | // their keys and values stays | // The first so many rows of each root are left out: an earlier forward has computed them.
 kernels.cuh | bool in_cache = false; | bool cache_is_read = true; |
-kernels.cuh | // How many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
-kernels.cuh | // Whether a row sees key j of its root | |
+kernels.cuh | // So many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
 kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
 machine/numbers.h | // Its approximation by tanh | }; |
@@ -183,7 +182,6 @@ kernels.cuh | if (by_tanh) g.map( | |
 kernels.cuh | else g.map(y, | | g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
 kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
 kernels.cuh | // Rotary positions (Su et al. | }; |
-kernels.cuh | // x (R, C) = the columns of w, (C, V) in panels | }; |
 
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
