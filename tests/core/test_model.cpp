@@ -9,6 +9,7 @@
 #include "drafters/features.h"
 #include "files/checkpoint.h"
 #include "tests/random.h"
+#include "tests/tenth.h"
 #include "train.h"
 
 using namespace nanospec;
@@ -204,13 +205,16 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
 }  // namespace
 
 TEST_CASE("model: gradient check of every tensor: causal sequences, and a branching tree with a past") {
+  size_t tried = 0;
   for (const Config& config : {tiny(false), tiny(true), tiny_gpt2(), tiny_llama(false), tiny_llama(true), tiny_qwen()})
-    for (bool with_past : {false, true}) check_gradients(config, with_past, 0);
+    for (bool with_past : {false, true})
+      if (!a_sixtieth() || drawn(tried++, 4)) check_gradients(config, with_past, 0);
 }
 
 TEST_CASE("model: gradient check with dropout") {
+  size_t tried = 0;
   for (const Config& config : {tiny(true), tiny_gpt2(), tiny_llama(false), tiny_qwen()})
-    check_gradients(config, true, 0.2f);
+    if (!a_sixtieth() || drawn(tried++, 4)) check_gradients(config, true, 0.2f);
 }
 
 TEST_CASE("model: the float gradient, by the twins, is the double one") {

@@ -105,7 +105,7 @@ TEST_CASE(ON "a row has the same bits in a forward of any number of rows, of eve
                       Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any})
     for (Dtype cache : {Dtype::fp32, Dtype::bf16})
       for (int channels : {16, 64, 128})
-        if (runs(turn++, 9))
+        if (runs(turn++, a_sixtieth() ? 18 : 9))
           check(turn % 2 ? small_config() : small_llama(), dtype, cache, channels, 1, {70, 33, 17, 9, 5, 2, 1});
   // More outputs than a GPU has processors: too much for the emulator.
   for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {

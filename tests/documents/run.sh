@@ -44,8 +44,8 @@ set_up() {
   # Objects by nvcc may be half written, as .ci/run has them compiled meanwhile; without a GPU nothing here needs them.
   nvcc='*.cuda.*' && [ -z "${GPU-}" ] || nvcc=build/sanitize
   clone "$work/bare" && clone "$work/nanospec" && tar -cf - --exclude="$nvcc" --exclude=build/sanitize \
-    --exclude=build/arm64 --exclude=build/peers --exclude=build/venv --exclude=build/witness --exclude=build/course \
-    --exclude=build/reference --exclude='build/*.jsonl' build |
+    --exclude=build/arm64 --exclude=build/peers --exclude=build/venv --exclude=build/witness --exclude='build/*.jsonl' \
+    build |
     tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
   top=$work/nanospec
   cd "$top" || exit 1

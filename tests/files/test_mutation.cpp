@@ -157,7 +157,7 @@ using Mutate = std::string (*)(std::string, Random&, const std::string&);
 void survive(const std::string& good, Mutate change, const std::function<void(const std::string&)>& read,
              size_t more = 0) {
   read(good);  // raises nothing
-  const int files = a_tenth() ? 10000 : 100000;
+  const int files = a_sixtieth() ? 2000 : a_tenth() ? 10000 : 100000;
   Random random(20240229 + sweep_seed());
   int loaded = 0;
   std::set<std::string> messages;
