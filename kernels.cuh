@@ -558,7 +558,10 @@ __global__ void plain_attention(Attention<float, S> s) {
     float weight[kLanes];  // of the current 32 keys
   };
   Memory& memory = shared<Memory>();
-  const auto seen = [&](int j) { return j < keys && s.sees(row, j); };  // the tree mask
+  const int unseen = s.unseen(row);
+  const auto seen = [&](int j) {  // the tree mask
+    return j < past ? j >= unseen : j < keys && f.sees(row, first + j - past) && s.sees(row, j);
+  };
   const auto score = [&](int j) {
     float sum = 0;
     for (int d = 0; d < D; d++) sum = fused(q[d], to_float(*s.cache.key(kv_head, slot + j, d)), sum);

@@ -183,6 +183,7 @@ kernels.cuh | else g.map(y, | | g.map(y, end - begin, [=](int c) { return Gelu::
 kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
 kernels.cuh | // Rotary positions (Su et al. | }; |
 
+rows.h | // How many of its rows, all of one root | // For networks without |
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
 model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
