@@ -559,7 +559,7 @@ __global__ void plain_attention(Attention<float, S> s) {
   };
   Memory& memory = shared<Memory>();
   const int unseen = s.unseen(row);
-  const auto seen = [&](int j) {  // the tree mask
+  const auto seen = [&](int j) {  // the tree mask; asked first, more loads are in flight
     return j < past ? j >= unseen : j < keys && f.sees(row, first + j - past) && s.sees(row, j);
   };
   const auto score = [&](int j) {

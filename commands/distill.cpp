@@ -15,8 +15,6 @@
 #include "commands/comparison.h"
 #include "commands/prompts.h"
 
-#include "files/origin.h"
-
 namespace nanospec {
 namespace {
 
@@ -31,7 +29,6 @@ struct Distilling {
 Command describe(Distilling& d) {
   Options& o = d.options;
   o.max_new_tokens = 300;
-  std::vector<Flag> sampling = sampling_flags(o);
   return {
       "nanospec distill",
       "Lets a model write texts, from which drafters learn what it says. A chat model asks itself questions and "
@@ -55,7 +52,7 @@ Command describe(Distilling& d) {
             model_text_flags(o).front(),
             {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
              from(0, 4096)}},
-           sampling,
+           sampling_flags(o),
            machine_flags(o),
            {heading("Output"), {"--quiet", "", &o.settings.quiet, "no progress, no summary"}}})};
 }
@@ -126,6 +123,13 @@ struct Writing {
   bool done = false;
 };
 
+// What tokens say, as a line of the file holds it: bytes that are no whole character are U+FFFD there.
+std::string text_of(const Engine& engine, const Tokens& tokens) {
+  std::string bytes;
+  for (int token : tokens) bytes += engine.decode(token);
+  return Json::parse(json_text(Json(bytes), -1)).get<std::string>();
+}
+
 // What the index-th text begins with, where the model does not ask.
 Writing begun(const Distilling& d, const Engine& engine, const Source& source, size_t index) {
   Writing w;
@@ -135,12 +139,11 @@ Writing begun(const Distilling& d, const Engine& engine, const Source& source, s
     talk.ask(w.question);
     w.tokens = talk.tokens();
   } else {
-    const size_t place = drawn_place(d, source, index);
+    const auto place = source.text.begin() + long(drawn_place(d, source, index));
+    const Tokens piece(place, place + kPiece);
+    w.question = text_of(engine, piece);
     if (engine.begin_token() >= 0) w.tokens.push_back(engine.begin_token());
-    for (size_t i = place; i < place + kPiece; i++) {
-      w.tokens.push_back(source.text[i]);
-      w.question += engine.decode(source.text[i]);
-    }
+    w.tokens.insert(w.tokens.end(), piece.begin(), piece.end());
   }
   w.begin = w.tokens.size();
   return w;
@@ -265,7 +268,7 @@ class Distiller {
     sampling.temperature = d_.ask_temperature;
     write(index, true, source_.talk.before_question(), sampling, kMostAsked, [this, index](const Tokens& question) {
       Writing& w = text(index);
-      for (int token : question) w.question += engine_.decode(token);
+      w.question = text_of(engine_, question);
       const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
       w.tokens = source_.talk.after_question(question);
       w.begin = w.tokens.size();
@@ -278,7 +281,7 @@ class Distiller {
           [this, index](const Tokens& tokens) {
             Writing& w = text(index);
             w.tokens.insert(w.tokens.end(), tokens.begin(), tokens.end());
-            for (int token : tokens) w.text += engine_.decode(token);
+            w.text = text_of(engine_, tokens);
             finish(index);
           });
   }

@@ -20,8 +20,9 @@ struct Indexing {
   bool overwrite = false, quiet = false;
 
   Tokens tokens;
-  double bytes = 0;   // of the texts
-  Metadata metadata;  // names and hashes of the texts, and the tokenizer's
+  double bytes = 0;    // of the texts
+  size_t counted = 0;  // texts
+  Metadata metadata;   // names and hashes of the texts, and the tokenizer's
 
   std::vector<std::string> all() const {
     std::vector<std::string> files = texts;
@@ -67,7 +68,6 @@ std::string text_of(Indexing& i, const std::string& path) {
     std::string& all = i.metadata[key];
     all += (all.empty() ? "" : ", ") + said_by(origin, key);
   }
-  i.bytes += double(text.size());
   return text;
 }
 
@@ -84,6 +84,8 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
     if (i.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
   };
   tokenizer.encode_to(put, text, printable(path, 300));
+  i.bytes += double(text.size());
+  i.counted++;
 }
 
 // Appends what the model wrote, each text behind the last tokens that it follows.
@@ -96,20 +98,22 @@ void add_said(Indexing& i, int vocab, Preparing& preparing) {
     if (line.empty()) continue;
     const Json json = parse_json(line, place);
     if (json.is_object() && (json.contains("dropped") || json.value("held_out", Json()) == true)) continue;
-    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin");
+    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text");
     const auto is_token = [=](const Json& id) { return id.is_number_unsigned() && id < vocab; };
     if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
-        !std::all_of(tokens.begin(), tokens.end(), is_token))
+        !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
       refuse("no text of this model", place, kAdvice);
     for (size_t at = begin.get<size_t>() - std::min(begin.get<size_t>(), size_t(i.order - 1)); at < tokens.size(); at++)
       i.tokens.push_back(tokens[at].get<int>());
+    i.bytes += double(text.get<std::string>().size());
+    i.counted++;
   }
 }
 
 std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {
   std::string text =
       filled("{} in {} of {}: {} different n-grams of 1 to {}.\n", count(i.tokens.size(), "token"), bytes_text(i.bytes),
-             count(i.all().size(), "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
+             count(i.counted, "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
   if (i.tokens.size() > kNgramText) text += "Only the first " + count(kNgramText, "token") + " are counted.\n";
   return text +
          filled("Written to {}, {}: for --drafter ngram:{}.\n", path, bytes_text(file_bytes(path)), trie.orders());

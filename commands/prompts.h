@@ -1,4 +1,5 @@
-// commands/prompts.h: what the command line of generate asks for: one text, or with --prompts many.
+// commands/prompts.h: what the command line of generate asks for: one text, or with --prompts many; and the file of
+// lines that these go into, as those of distill do.
 #pragma once
 
 #include "commands/commands.h"

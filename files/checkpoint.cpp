@@ -130,11 +130,13 @@ void read_rope(const ConfigFile& file, Config& config) {
     refuse(filled("{} has the type {}, expected default, linear or llama3", name, shown(type)), file.where,
            "use a model of that kind");
 }
-// A sliding window. Where only the last layers have one, the context is at most as long: then every key is seen.
-void read_span(const ConfigFile& file, Config& config) {
-  if (member(file.file, "sliding_window").is_null() || !file.flag("use_sliding_window", true)) return;
+// A sliding window: of Mistral in all layers, of Qwen only if the file says so, in those from max_window_layers on
+// (28). Where only some layers have one, the context is at most as long: then every key is seen.
+void read_span(const ConfigFile& file, Config& config, const Family& family) {
+  const bool qwen = family.qkv_bias || family.qk_norm;
+  if (!family.span || member(file.file, "sliding_window").is_null() || !file.flag("use_sliding_window", !qwen)) return;
   const int span = file.number("sliding_window"), all = config.n_layer;
-  const int without = file.file.contains("max_window_layers") ? file.number("max_window_layers") : 0;
+  const int without = !qwen ? 0 : file.file.contains("max_window_layers") ? file.number("max_window_layers") : 28;
   if (without > 0 && without < all) config.block_size = std::min(config.block_size, span);
   else if (without == 0 && span < config.block_size) config.span = span;
 }
@@ -147,7 +149,7 @@ Config llama_config(const ConfigFile& file, Config config, const Family& family)
   config.qk_norm = family.qk_norm;
   config.norm_epsilon = file.real("rms_norm_eps");
   config.tied = file.flag("tie_word_embeddings", false);
-  read_span(file, config);
+  read_span(file, config, family);
   return config;
 }
 

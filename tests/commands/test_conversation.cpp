@@ -151,6 +151,22 @@ TEST_CASE("conversation: lines without a template are one text, to SentencePiece
   }
 }
 
+TEST_CASE("conversation: a question that the model asks itself has the tokens of one that a person asks") {
+  const Tokenizer llama3 = with_controls({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+  int ask = 0;
+  for (const ChatForm& form : kChatForms) {
+    const Tokenizer& tokenizer = &form == &kChatForms[0] ? small() : llama3;
+    Conversation talk(tokenizer, form, "Be brief.");
+    if (!talk.may_ask_itself()) continue;
+    const Tokens before = talk.before_question(), after = talk.after_question(tokenizer.encode("Why so?"));
+    talk.ask("Why so?");
+    CHECK(talk.tokens() == after);
+    CHECK(std::equal(before.begin(), before.end(), after.begin()));
+    ask++;
+  }
+  CHECK(ask == 3);  // ChatML, Llama 3.1 and 3
+}
+
 TEST_CASE("conversation: a system text that stands in a question stays when turns are dropped") {
   const Tokenizer tokenizer = with_controls({"<s>", "</s>", "[INST]", "[/INST]"});
   for (const ChatForm& form : kChatForms) {

@@ -151,6 +151,20 @@ TEST_CASE("distill: prompts are answered, each once, and a text is continued") {
   }
   CHECK(pieces.size() > 2);
 
+  // Pieces that begin and end within a character, drawn again: a run that goes on knows them.
+  std::string world;
+  for (int i = 0; i < 33; i++) world += std::string("\xE4\xB8") + char(0x80 + i);
+  write_file(text, world);
+  std::filesystem::remove(out);
+  distill(out, {"--text", text, "--tokens", "200"});
+  const std::string whole = read_file(out);
+  CHECK(contains(whole, "asked before"));
+  for (size_t cut = whole.find('\n') + 1; cut < whole.size(); cut = whole.find('\n', cut) + 1) {
+    write_file(out, whole.substr(0, cut));
+    distill(out, {"--text", text, "--tokens", "200"});
+    CHECK(read_file(out) == whole);
+  }
+
   write_file(text, "short");
   CHECK(contains(refused_distill({"--text", text}), "it has no more than 64 tokens"));
 }

@@ -275,6 +275,26 @@ TEST_CASE("llama: the files have the settings that they are there for, and the l
   }
 }
 
+TEST_CASE(
+    "llama: config.json: a sliding window is Mistral's in all layers, Qwen's where the file says so, no Llama's") {
+  const auto config = [](const std::string& folder, const Json& more) {
+    Json json = Json::parse(read_file("tests/files/" + folder + "/config.json"));
+    json.erase("max_window_layers"), json.erase("use_sliding_window"), json["sliding_window"] = 6;
+    json.update(more);
+    return parse_config(json.dump(), "c");
+  };
+  CHECK(config("folder_mistral", Json::object()).span == 6);
+  CHECK(config("folder_mistral", {{"sliding_window", 256}}).span == 0);  // the context has no more tokens
+  CHECK(config("llama_folder", Json::object()).span == 0);
+  CHECK(config("folder_qwen2", Json::object()).span == 0);
+  CHECK(config("folder_qwen2", {{"use_sliding_window", true}}).span == 0);  // of layers from the 28th on
+  CHECK(config("folder_qwen3", {{"use_sliding_window", true}, {"max_window_layers", 0}}).span == 6);
+  const Config some = config("folder_qwen2", {{"use_sliding_window", true}, {"max_window_layers", 1}});
+  CHECK(some.span == 0);
+  CHECK(some.block_size == 6);
+  CHECK(config("folder_qwen2", {{"use_sliding_window", true}, {"max_window_layers", 2}}).block_size == 256);
+}
+
 TEST_CASE("llama: config.json: theta among the rope_parameters, as transformers 5 writes it, or beside them") {
   const std::string text = read_file("tests/files/llama_folder/config.json");
   const auto with = [&](const char* key, const Json& value) {
