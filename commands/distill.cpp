@@ -90,21 +90,22 @@ constexpr int kMostAsked = 100;  // tokens of its own question
 
 // Where the texts come from; of none of the two lists the model asks itself.
 struct Source {
-  Conversation talk;
+  std::optional<Conversation> talk;  // none with a text
   std::vector<std::string> prompts;
   Tokens text;
   bool asks_itself() const { return prompts.empty() && text.empty(); }
 };
 
 Source source_of(const Distilling& d, const Engine& engine) {
-  Source source = {conversation_of(engine, d.options, ""), {}, {}};
+  Source source;
+  if (d.text_file.empty()) source.talk.emplace(conversation_of(engine, d.options, ""));
   if (!d.options.prompts_file.empty()) source.prompts = read_prompts(d.options);
   if (!d.text_file.empty()) {
     source.text = engine.tokenizer().encode(read_file(d.text_file), printable(d.text_file, 300));
     if (int(source.text.size()) <= kPiece)
       refuse(filled("it has no more than {} tokens", kPiece), printable(d.text_file, 300), "give a longer text");
   }
-  if (source.asks_itself() && !source.talk.may_ask_itself())
+  if (source.asks_itself() && !source.talk->may_ask_itself())
     refuse("its chat template, or that it has none, does not let the model ask itself",
            printable(d.options.settings.model, 300), "give --prompts FILE or --text FILE");
   return source;
@@ -134,7 +135,7 @@ std::string text_of(const Engine& engine, const Tokens& tokens) {
 Writing begun(const Distilling& d, const Engine& engine, const Source& source, size_t index) {
   Writing w;
   if (source.text.empty()) {
-    Conversation talk = source.talk;
+    Conversation talk = *source.talk;
     w.question = source.prompts[index];
     talk.ask(w.question);
     w.tokens = talk.tokens();
@@ -266,11 +267,11 @@ class Distiller {
     Sampling sampling;
     sampling.seed = d_.options.sampling.seed;
     sampling.temperature = d_.ask_temperature;
-    write(index, true, source_.talk.before_question(), sampling, kMostAsked, [this, index](const Tokens& question) {
+    write(index, true, source_.talk->before_question(), sampling, kMostAsked, [this, index](const Tokens& question) {
       Writing& w = text(index);
       w.question = text_of(engine_, question);
       const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
-      w.tokens = source_.talk.after_question(question);
+      w.tokens = source_.talk->after_question(question);
       w.begin = w.tokens.size();
       if (w.ended && !blank) answer(index);
       else finish(index);  // nothing written
@@ -291,16 +292,17 @@ class Distiller {
     const auto tokens = std::make_shared<Tokens>();
     requests_.push_back({prompt, sampling, most, {}, {}});
     requests_.back().sampling.sequence = uint32_t(2 * index + asks);
-    requests_.back().on_token = [this, index, tokens](int token) {
+    requests_.back().on_token = [this, index, asks, tokens](int token) {
       if (interrupted()) throw Interrupted();
       Writing& w = text(index);
       w.ended = is_among(ends_, token);
       if (!w.ended) tokens->push_back(token);
       written_now_++;
+      answered_ += !asks;
       if (progress_.due())
-        progress_.show(filled("{} of {}, {} tok/s, {}", thousands(tokens_), count(d_.tokens, "token"),
+        progress_.show(filled("{} of {}, {} tok/s, {}", thousands(at_first_ + answered_), count(d_.tokens, "token"),
                               thousands(ratio(written_now_, progress_.seconds())),
-                              progress_.left(tokens_ - at_first_, d_.tokens - at_first_)));
+                              progress_.left(answered_, d_.tokens - at_first_)));
       return !w.ended;
     };
     requests_.back().on_end = [tokens, then](const Stats&) { then(*tokens); };
@@ -349,7 +351,7 @@ class Distiller {
   size_t first_ = 0, next_ = 0, next_line_ = 0;  // of this run; to be begun; to be written
   int output_ = -1;
   Progress progress_{d_.options.settings.quiet};
-  double seconds_ = 0, written_now_ = 0;
+  double seconds_ = 0, written_now_ = 0, answered_ = 0;  // of this run: tokens, and those of answers
   // Of the file:
   double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
   size_t texts_ = 0, held_out_ = 0;
