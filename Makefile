@@ -23,12 +23,11 @@ COMPUTES := $(if $(filter 1,$(SANITIZE)),-O1,-O3)
 WAITS := $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 OPTIMIZE := $(COMPUTES)
 BUILD := build$(if $(filter 1,$(SANITIZE)),/sanitize)
-# Left out: what AddressSanitizer or a warning finds as well, for a fifth of the compiler's time; in the tests' own files
-# what only code of vectors, files and kernels does wrong, for a third; in twins.o wrapped pointers, for four fifths.
+# Left out: what AddressSanitizer or a warning finds as well, for a fifth of the compiler's time; and in the tests' own
+# files what only code of vectors, files and kernels does wrong, for a third of theirs.
 ifeq ($(SANITIZE),1)
 SANITIZERS := -DSANITIZED -g1 -fsanitize=address,undefined -fno-sanitize=null,object-size,return,vptr -fno-sanitize-recover=all
 TESTS_TRUSTED := -fno-sanitize=alignment,pointer-overflow
-$(BUILD)/objects/machine/twins.o: OPTIMIZE := $(COMPUTES) -fno-sanitize=pointer-overflow
 endif
 FLAGS = -std=c++17 $(SANITIZERS) $(OPTIMIZE) -I. $(EXACT) $(WARN) $(MEMORY) -pthread
 LIBS := -lmd -lpcre2-8 -lunistring -ledit
@@ -63,7 +62,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile; sed -n '/^# Variables/,/^$$/s/^# *//p' Makefile
 
 # ---------------------------------------- Objects
-# A unit is sources that one compiler reads in turn: headers are most of the work. Templates: machine/library.cpp.
+# A unit is sources that one compiler reads in turn, because their headers are most of the work. What many files need is
+# compiled once: machine/library.cpp says how.
 O := $(BUILD)/objects
 unit_command_line := commands/cli.cpp commands/outputs.cpp
 unit_commands := $(filter-out $(unit_command_line),$(wildcard commands/*.cpp))
