@@ -45,6 +45,13 @@ std::vector<Flag> prompts_flags(Options& o) {
   };
 }
 
+std::vector<Flag> chat_flags(Options& o) {
+  return {
+      {"--chat", "", &o.chat, "a prompt is a question, given to the model in its chat template"},
+      {"--system", "TEXT", &o.system, "with --chat: the text before the question; default: the template's own"},
+  };
+}
+
 std::vector<Flag> model_text_flags(Options& o) {
   return {
       {"--context", "N", &o.settings.context,
@@ -214,9 +221,22 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
+void check_chat(const Options& options, const std::string& command) {
+  if (options.given.has("--system") && !options.chat)
+    refuse_usage("--system is part of a chat: {}: add --chat, or put it into the prompt", command);
+}
+
 Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system) {
   return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
                             options.given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
+}
+
+Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what) {
+  if (!options.chat) return engine.encode_prompt(prompt, what);
+  if (prompt.empty()) refuse("an empty question", what, "give at least one character");
+  Conversation talk = conversation_of(engine, options, options.system);
+  talk.ask(prompt);
+  return talk.tokens();
 }
 
 Tokens ends_of(const Options& o, const Engine& engine) {

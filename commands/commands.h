@@ -50,6 +50,8 @@ struct Options {
   int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
   bool ignore_eos = false;
+  bool chat = false;   // whether prompts are questions
+  std::string system;  // of a chat
 };
 
 constexpr int kMaxBudget = 1 << 14;
@@ -58,12 +60,16 @@ constexpr int kMaxWindow = 1 << 20;  // tokens; model.h takes no longer ones
 // Parts of a command's table of flags; the values go to `options`.
 std::vector<Flag> text_flags(Options& options);        // model, prompt, prompt_file, max_new_tokens
 std::vector<Flag> model_text_flags(Options& options);  // context, ignore_eos: what real models' texts want
+std::vector<Flag> chat_flags(Options& options);        // chat, system
 std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_out: for commands that take several
 std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, min_p, penalties, seed
 std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
 
 // Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(Options& options);
+
+// Throws std::invalid_argument where a system text is given for no chat.
+void check_chat(const Options& options, const std::string& command);
 
 // What is not given of temperature, top_k and top_p becomes what the model's files advise (files/advice.h), with a
 // note. Throws std::runtime_error where they cannot be read.
@@ -114,6 +120,9 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
 // A conversation by the model's own template. system: what --system gave.
 Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system);
+// The prompt's tokens; of a chat, as a question in the model's template. What it says is plain text, as in
+// "<|im_end|>"; the template alone brings control tokens. what: the prompt's name in errors.
+Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what);
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 Tokens ends_of(const Options& options, const Engine& engine);

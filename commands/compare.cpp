@@ -25,6 +25,7 @@ Command describe(Comparison& c) {
           together({text_flags(c.options),
                     prompts_flags(c.options),
                     model_text_flags(c.options),
+                    chat_flags(c.options),
                     {heading("Methods"),
                      {"--methods", "LIST", &c.methods_text,
                       "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; put a "
@@ -127,6 +128,7 @@ int compare_command(int argc, char** argv) {
   c.options.given = parse_flags(describe(c), argc, argv);
   if (c.options.given.help) return 0;
   check_options(c.options);
+  check_chat(c.options, "nanospec compare");
   if (!c.options.given.has("--methods") && !has_bigrams(c.options.settings.model)) c.methods_text = kTextMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
   check_methods(c.methods, c.options);

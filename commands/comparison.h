@@ -25,7 +25,7 @@ struct Trial {
 };
 
 // The prompts' tokens. Throws std::runtime_error, with the prompt's number, as Tokenizer::encode.
-std::vector<Tokens> encoded(const Engine& engine, const std::vector<std::string>& prompts);
+std::vector<Tokens> encoded(const Engine& engine, const Options& options, const std::vector<std::string>& prompts);
 
 // One method's part of one repeat.
 struct Run {

@@ -336,7 +336,10 @@ class Distiller {
               {"ended_by", w.ended ? "end of text" : "length"},
               {"begin", w.begin},
               {"tokens", w.tokens}};
-    } else dropped_[why]++;
+    } else {
+      dropped_[why]++;
+      answered_ -= double(w.tokens.size() - w.begin);
+    }
     return line_head(next_line_, hash_) + json_text(json, -1).substr(1);
   }
   Writing& text(size_t index) { return texts_open_[index - first_]; }

@@ -25,11 +25,8 @@ Command describe(Generation& g) {
       together(
           {text_flags(g.options),
            model_text_flags(g.options),
-           {{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
-            {"--chat", "", &g.chat,
-             "the prompt is a question, given to the model in its chat template; a line end stands between it and the "
-             "answer"},
-            {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}},
+           {{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"}},
+           chat_flags(g.options),
            {heading("Many prompts"),
             {"--prompts", "FILE", &g.options.prompts_file,
              "many texts: each line is an object of JSON, with \"prompt\", or \"messages\" for a chat: a list of "
@@ -61,19 +58,9 @@ void check_command_line(const Generation& g) {
   for (const char* flag : {"--out", "--batch"})
     if (!many && given.has(flag))
       refuse_usage("{} is for many texts: nanospec generate: add --prompts FILE, or leave it out", flag);
-  if (given.has("--system") && !g.chat && !many)
-    refuse_usage("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
+  if (!many) check_chat(g.options, "nanospec generate");  // a line may be a chat
   for (const std::string& stop : g.stops)
     if (stop.empty()) refuse_usage("an empty text: --stop: give at least one character");
-}
-
-// The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.
-Tokens encode_prompt(const Generation& g, const Engine& engine, const std::string& prompt) {
-  if (!g.chat) return engine.encode_prompt(prompt, "the prompt");
-  if (prompt.empty()) refuse("an empty question", "the prompt", "give at least one character");
-  Conversation talk = conversation_of(engine, g.options, g.system);
-  talk.ask(prompt);
-  return talk.tokens();
 }
 
 // What it took, for people.
@@ -128,10 +115,10 @@ int generate_command(int argc, char** argv) {
   if (g.options.given.has("--prompts")) return generate_prompts(g);
   const std::string prompt = read_prompt(g.options);
   Engine engine(g.options.settings);
-  const Tokens prompt_tokens = encode_prompt(g, engine, prompt);
+  const Tokens prompt_tokens = encode_prompt(engine, g.options, prompt, "the prompt");
 
   const int wanted = g.options.max_new_tokens;
-  std::string text = prompt + (g.chat ? "\n" : "");  // what standard output gets
+  std::string text = prompt + (g.options.chat ? "\n" : "");  // what standard output gets
   size_t printed = 0;
   const auto print = [&] {
     print_out(text.substr(printed), true);

@@ -5,6 +5,7 @@
 
 #include "commands/commands.h"
 #include "files/folder.h"
+#include "files/said.h"
 #include "files/tables.h"
 
 namespace nanospec {
@@ -90,24 +91,14 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
 
 // Appends what the model wrote, each text behind the last tokens that it follows.
 void add_said(Indexing& i, int vocab, Preparing& preparing) {
-  constexpr const char* kAdvice = "nanospec distill writes such a file: write it again";
   preparing.step("reading " + printable(i.said_file));
-  size_t number = 0;
-  for (const std::string& line : split_at(text_of(i, i.said_file), '\n')) {
-    const std::string place = filled("{}, line {}", printable(i.said_file, 300), ++number);
-    if (line.empty()) continue;
-    const Json json = parse_json(line, place);
-    if (json.is_object() && (json.contains("dropped") || json.value("held_out", Json()) == true)) continue;
-    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text");
-    const auto is_token = [=](const Json& id) { return id.is_number_unsigned() && id < vocab; };
-    if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
-        !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
-      refuse("no text of this model", place, kAdvice);
-    for (size_t at = begin.get<size_t>() - std::min(begin.get<size_t>(), size_t(i.order - 1)); at < tokens.size(); at++)
-      i.tokens.push_back(tokens[at].get<int>());
-    i.bytes += double(text.get<std::string>().size());
+  each_said(text_of(i, i.said_file), i.said_file, vocab, [&](const Said& said) {
+    if (said.held_out) return;
+    const size_t before = std::min(said.begin, size_t(i.order - 1));
+    i.tokens.insert(i.tokens.end(), said.tokens.begin() + long(said.begin - before), said.tokens.end());
+    i.bytes += double(said.text.size());
     i.counted++;
-  }
+  });
 }
 
 std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {

@@ -98,12 +98,12 @@ Line read_line(const Json& json, const std::string& place, const Generation& g) 
   if (json.contains("prompt") && !json["prompt"].is_string()) refuse("\"prompt\" is not a text", place, kAdvice);
   Line line;
   line.place = place;
-  if (json.contains("prompt") && !g.chat) line.prompt = json["prompt"].get<std::string>();
+  if (json.contains("prompt") && !g.options.chat) line.prompt = json["prompt"].get<std::string>();
   else {
     line.messages = json.contains("messages") ? json["messages"] : Json::array({said("user", json["prompt"])});
     check_messages(line.messages, place);
     if (g.options.given.has("--system") && line.messages[0]["role"] != "system")
-      line.messages.insert(line.messages.begin(), said("system", g.system));
+      line.messages.insert(line.messages.begin(), said("system", g.options.system));
   }
   line.stops = json.contains("stop") ? stops_of(json["stop"], place) : g.stops;
   read_numbers(json, g.options, line);

@@ -8,11 +8,11 @@ namespace nanospec {
 
 struct Generation {
   Options options;
-  std::string stats_file, system;
+  std::string stats_file;
   std::string out_file;  // of many texts
   std::vector<std::string> stops;
   int batch = 0;  // texts that decode side by side; 0: chosen
-  bool stream = false, chat = false;
+  bool stream = false;
 };
 
 // The texts of --prompts, into --out. Returns the exit status. Throws std::runtime_error.

@@ -38,7 +38,7 @@ class ModelDrafter : public Drafter {
 
   // Null for nodes that no forward has run: beyond the model's own window, or before it can run.
   const float* logits(const Growth& growth, int node) override {
-    const int id = find(growth, node);
+    const int id = seen_.find(growth, node);
     return id < 0 ? nullptr : logits_.data() + size_t(id) * vocab;
   }
 
@@ -103,7 +103,7 @@ class ModelDrafter : public Drafter {
     std::vector<int> path;
     for (int id = seen_.size() > 0 ? 0 : -1, i = 0; id >= 0 && i < n; i++) {
       path.push_back(id);
-      id = child(id, tokens[i]);
+      id = seen_.child(id, tokens[i]);
     }
     follow(path);
   }
@@ -173,22 +173,6 @@ class ModelDrafter : public Drafter {
     placed_ = {};
     placed_.rows.add_chain(tokens, n, 0, 0);
   }
-  // A node is known by the tokens of its path: in another growth, or in this one grown again, it is the same node.
-  int find(const Growth& growth, int node) const {
-    if (node == 0) return seen_.size() > 0 ? 0 : -1;
-    const int above = find(growth, growth.parent[node]);
-    return above < 0 ? -1 : child(above, growth.token[node]);
-  }
-  int child(int above, int token) const {
-    for (int id = above + 1; id < seen_.size(); id++)
-      if (seen_.parent[id] == above && seen_.token[id] == token) return id;
-    return -1;
-  }
-  int enter(const Growth& growth, int node) {
-    const int id = find(growth, node);
-    return id >= 0 ? id : seen_.add(enter(growth, growth.parent[node]), {growth.token[node], 1});
-  }
-
   // Makes the trunk as much of `path` as is cached: what trunk and path share, then rows of the last forward.
   void follow(const std::vector<int>& path) {
     size_t n = 0;
@@ -210,7 +194,7 @@ class ModelDrafter : public Drafter {
   bool place_nodes(const Growth& growth, const int* nodes, int count) {
     const int first = seen_.size();
     for (int k = 0; k < count; k++)
-      if (first > 0 && base_ + growth.depth[nodes[k]] < model_.block_size()) enter(growth, nodes[k]);
+      if (first > 0 && base_ + growth.depth[nodes[k]] < model_.block_size()) seen_.enter(growth, nodes[k]);
     const int n = seen_.size();
     if (n == first) return false;
     std::vector<int> under(size_t(n), 0), path;  // how many new nodes stand under a node; the ancestors of all of them
@@ -246,7 +230,7 @@ class ModelDrafter : public Drafter {
     after(id, row);
   }
 
-  Growth seen_;                // the nodes that a forward of this iteration has run; an id is an index here
+  SeenNodes seen_;             // the nodes that a forward of this iteration has run; an id is an index here
   std::vector<float> logits_;  // (ids, V)
   std::vector<int> trunk_;     // ids, the root first
   std::map<int, int> row_of_;  // by id: the last forward's rows, which are cached behind the trunk

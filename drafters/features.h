@@ -44,6 +44,17 @@ class Features {
   std::vector<float> rows_;  // (R, layers, C)
 };
 
+// The target's embeddings of n tokens, on a CPU. Every thread of the team calls it.
+inline void embed(const Target& target, const Team& team, int n, const int* token, View<float> to) {
+  const auto& weights = target.weights();
+  const int C = target.channels();
+  if (weights.symbols.data) return unpack(team, n, Unpack<float, AnyNumber>{token, weights.symbols, to.at, to.stride});
+  const Range mine = team.share(n);
+  for (int row = mine.begin; row < mine.end; row++)
+    std::copy_n(weights.tensors.wte + size_t(token[row]) * size_t(C), C, to.at + size_t(row) * size_t(to.stride));
+  team.wait();
+}
+
 // The target's embedding, (V, C), on a CPU. `unpacked` is where it lies, if the target has it in panels alone.
 inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   const auto& weights = target.weights();
@@ -52,9 +63,7 @@ inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   std::vector<int> tokens(static_cast<size_t>(V));
   std::iota(tokens.begin(), tokens.end(), 0);
   unpacked = Array<float>(size_t(V) * size_t(C));
-  target.on_threads(V, [&](const Team& team) {
-    unpack(team, V, Unpack<float, AnyNumber>{tokens.data(), weights.symbols, unpacked.data(), C});
-  });
+  target.on_threads(V, [&](const Team& team) { embed(target, team, V, tokens.data(), {unpacked.data(), C}); });
   return unpacked.data();
 }
 

@@ -69,27 +69,35 @@ int best_of_likely(const Likely& likely, const float* noise, const Sampling& sam
   return found;
 }
 
+void best_likely(const float* logits, int classes, const std::vector<int>& token, float temperature, int most,
+                 Likely& best) {
+  std::vector<float> scores(static_cast<size_t>(classes));
+  std::vector<Candidate> found(size_t(most) + 1);
+  Sampling sampling;
+  sampling.temperature = temperature;
+  const int known = token.empty() ? classes : int(token.size());
+  const int n = top_candidates(Solo{}, logits, nullptr, classes, {&sampling, nullptr, 0, false}, most + 1, found.data(),
+                               scores.data());
+  best.clear();
+  float left = 1;
+  for (int i = 0; i < n && int(best.token.size()) < most; i++) {
+    const int its = found[size_t(i)].token;
+    if (its >= known) continue;
+    best.add(token.empty() ? its : token[size_t(its)]) = logits[its];
+    left -= found[size_t(i)].chance;
+  }
+  if (best.others() == 0 || n == 0) return;
+  const float each = larger(left, 1e-6f) / float(best.others());
+  best.rest = logits[found[0].token] + log(each / found[0].chance) / sharpness(sampling, false);
+}
+
 const Likely* likely_of(Drafter& drafter, const Growth& growth, int node, Likely& best) {
   constexpr int kBest = 8;
   if (auto* const knows = dynamic_cast<LikelyDrafter*>(&drafter)) return knows->likely(growth, node);
   const float* const row = drafter.logits(growth, node);
   if (!row) return nullptr;
-  best.clear();
-  std::vector<float> scores(size_t(drafter.vocab));
-  Candidate found[kBest];
-  Sampling sampling;
-  sampling.temperature = drafter.temperature;
-  const int n =
-      top_candidates(Solo{}, row, nullptr, drafter.vocab, {&sampling, nullptr, 0, false}, kBest, found, scores.data());
-  if (n == 0) return nullptr;
-  float left = 1;
-  for (int i = 0; i < n; i++) {
-    best.add(found[i].token) = row[found[i].token];
-    left -= found[i].chance;
-  }
-  const float each = larger(left, 1e-6f) / float(best.others());
-  best.rest = row[found[0].token] + log(each / found[0].chance) / sharpness(sampling, false);
-  return &best;
+  best_likely(row, drafter.vocab, {}, drafter.temperature, kBest, best);
+  return best.token.empty() ? nullptr : &best;
 }
 
 void LikelyDrafter::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,

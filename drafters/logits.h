@@ -98,12 +98,37 @@ struct Likely {
 int best_of_likely(const Likely& likely, const float* noise, const Sampling& sampling, int width, Candidate* best,
                    std::vector<float>& scores);
 
+// The `most` best tokens of `classes` logits, and one logit that all others have together. Class i is token[i]; where
+// there are more classes than tokens, those behind are others.
+void best_likely(const float* logits, int classes, const std::vector<int>& token, float temperature, int most,
+                 Likely& best);
+
 // What any drafter knows of the likely tokens after a node, or nearly so; null where it knows nothing. `best` is used
 // where it has logits alone: then it becomes the best of these.
 const Likely* likely_of(Drafter& drafter, const Growth& growth, int node, Likely& best);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Kinds of drafters
+
+// The nodes that a drafter's model has seen in an iteration. A node is known by the tokens of its path: in another
+// growth, or in this one grown again, it is the same node.
+struct SeenNodes : Growth {
+  // -1: not seen.
+  int find(const Growth& growth, int node) const {
+    if (node == 0) return size() > 0 ? 0 : -1;
+    const int above = find(growth, growth.parent[node]);
+    return above < 0 ? -1 : child(above, growth.token[node]);
+  }
+  int child(int above, int its_token) const {
+    for (int id = above + 1; id < size(); id++)
+      if (parent[id] == above && token[id] == its_token) return id;
+    return -1;
+  }
+  int enter(const Growth& growth, int node) {
+    const int id = find(growth, node);
+    return id >= 0 ? id : add(enter(growth, growth.parent[node]), {growth.token[node], 1});
+  }
+};
 
 // A drafter that knows the likely tokens: of a large vocabulary it finds its candidates among them.
 struct LikelyDrafter : Drafter {

@@ -193,16 +193,17 @@ Config parse_config(const std::string& text, const std::string& where) {
 // The model's tensors
 
 void write_arrays(const std::string& path, const std::vector<TensorSpec>& table, const std::vector<FlatArray>& arrays,
-                  const Metadata& metadata) {
-  std::vector<TensorData> tensors;
+                  const Metadata& metadata, const std::vector<TensorData>& more) {
+  std::vector<TensorData> tensors = more;
   for (const auto& [prefix, flat] : arrays)
     for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
   write_safetensors(path, tensors, metadata);
 }
 
 std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::vector<TensorSpec>& table,
-                                            const std::vector<std::string>& prefixes, const std::string& where) {
-  Expected expected;
+                                            const std::vector<std::string>& prefixes, const std::string& where,
+                                            const Expected& more) {
+  Expected expected = more;
   for (const std::string& prefix : prefixes)
     for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
   check_tensors(file, expected, where);

@@ -74,11 +74,13 @@ struct FlatArray {
   std::string prefix;
   const float* flat;
 };
+// more: tensors beside the table's.
 void write_arrays(const std::string& path, const std::vector<TensorSpec>& table, const std::vector<FlatArray>& arrays,
-                  const Metadata& metadata);
-// The arrays under these prefixes. Throws runtime_error unless they are all that the file holds.
+                  const Metadata& metadata, const std::vector<TensorData>& more = {});
+// The arrays under these prefixes. Throws runtime_error unless they, and `more`, are all that the file holds.
 std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::vector<TensorSpec>& table,
-                                            const std::vector<std::string>& prefixes, const std::string& where);
+                                            const std::vector<std::string>& prefixes, const std::string& where,
+                                            const Expected& more = {});
 
 // Hugging Face's GPT-2 always has biases: the tensors of a model as its file holds them.
 std::vector<TensorSpec> file_table(Config config);

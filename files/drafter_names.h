@@ -8,16 +8,16 @@
 namespace nanospec {
 
 struct DrafterName {
-  enum Kind { kNone, kBigram, kNgram, kLookup, kSuffix, kRecycle, kGpt, kSelf, kMedusa, kParallel, kRandom };
+  enum Kind { kNone, kBigram, kNgram, kLookup, kSuffix, kRecycle, kGpt, kSelf, kMedusa, kHydra, kParallel, kRandom };
   Kind kind = kNone;  // in the order of kDrafters
   int order = 0;      // of ngram:N
   int layers = 0;     // of self:K
-  std::string dir;    // of gpt:DIR, medusa:DIR, parallel:DIR
+  std::string dir;    // of gpt:DIR, medusa:DIR, hydra:DIR, parallel:DIR
   std::string text = "none";
 };
 
 inline bool has_heads(const DrafterName& name) {
-  return name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel;
+  return name.kind == DrafterName::kMedusa || name.kind == DrafterName::kHydra || name.kind == DrafterName::kParallel;
 }
 
 struct DrafterWord {
@@ -33,6 +33,7 @@ constexpr DrafterWord kDrafters[] = {
     {"gpt", "gpt:DIR", "a smaller GPT, trained by train_gpt on the same text"},
     {"self", "self:K", "the model's own first K layers, and its head"},
     {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_drafter --medusa"},
+    {"hydra", "hydra[:DIR]", "heads that see the path, trained by train_drafter --hydra on what the model says"},
     {"parallel", "parallel[:DIR]",
      "the next tokens in one forward, from the model's layers, trained by train_drafter --parallel"},
     {"random", "random", "random guesses, for study"},

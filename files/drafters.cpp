@@ -9,6 +9,7 @@ static std::string maker_of(const DrafterName& name, const std::string& model) {
   const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
   if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
   if (name.kind == DrafterName::kMedusa) return "train them again: " + drafter_trainer("medusa", model, name.dir);
+  if (name.kind == DrafterName::kHydra) return "train them again: " + drafter_trainer("hydra", model, name.dir);
   if (name.kind == DrafterName::kParallel) return "train it again: " + drafter_trainer("parallel", model, name.dir);
   if (is_gguf(model)) return ngrams_maker(model);
   return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";

@@ -7,8 +7,8 @@
 
 namespace nanospec {
 
-// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It throws runtime_error for
-// files that are missing or do not fit.
+// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kHydra, kParallel. It throws runtime_error
+// for files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(const DrafterName&)>;
 
 // The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws

@@ -1,14 +1,16 @@
-// files/heads.h: what was trained to draft, in and out of files: Medusa heads and the parallel drafter.
+// files/heads.h: what was trained to draft, in and out of files: Medusa heads, Hydra's heads and the parallel drafter.
 //
-// Both lie beside the model, as train_drafter writes them: the tensors of one table, and the names of the model and the
+// They lie beside the model, as train_drafter writes them: the tensors of one table, and the names of the model and the
 // text that they were trained with. Heads that were trained with others are used, and that is said. A reader tells
 // the sizes from the tensors' names and shapes and from the metadata, then checks all of it. It throws runtime_error
 // with one line where the file is missing, broken, or not for this target.
 #pragma once
 
+#include "drafters/hydra.h"
 #include "drafters/medusa.h"
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"
+#include "files/model_path.h"
 #include "files/origin.h"
 
 namespace nanospec {
@@ -35,7 +37,7 @@ inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string&
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
 inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
                         const std::string& target_dir) {
-  check_origin(file.metadata, name == "medusa" ? "the heads were trained" : "the drafter was trained",
+  check_origin(file.metadata, name != "parallel" ? "the heads were trained" : "the drafter was trained",
                heads_path(dir, name), target_dir,
                "drafts are right less often; train again: " + drafter_trainer(name, target_dir, dir));
 }
@@ -71,6 +73,51 @@ inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::s
   if (heads.sizes.rank == kOwnProjection && !heads.sizes.root) return std::make_unique<Medusa>(heads, nullptr);
   const std::vector<float> weights = load_model(target_dir).weights;
   return std::make_unique<Medusa>(heads, TargetEnds<float>(config, weights.data()));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Hydra's heads
+
+inline void write_hydra(const std::string& dir, const HydraFile& file, const Metadata& metadata) {
+  const TensorData token = {"token", {file.sizes.tokens}, file.token.data(), "I32"};
+  write_arrays(heads_path(dir, "hydra"), hydra_table(file.sizes), {{"", file.weights.data()}}, metadata, {token});
+}
+
+// The heads in DIR for a target of this config, in target_dir. They are of the target's tokens, so those of another
+// tokenizer are refused.
+inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "") {
+  const std::string path = heads_path(dir, "hydra"), how = drafter_trainer("hydra", target_dir, dir),
+                    advice = "train them again: " + how;
+  if (!std::filesystem::exists(path)) refuse("drafter hydra has no heads", path, "train them: " + how);
+  const SafeTensors file = read_safetensors(path);
+  HydraFile result;
+  HydraSizes& s = result.sizes;
+  const std::vector<int64_t> step = shape_in(file, "step.weight"), token = shape_in(file, "token");
+  s.n_embd = config.n_embd;
+  if (step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || token.size() != 1 || token[0] < 1 ||
+      token[0] > config.vocab_size)
+    refuse(filled("not heads for this model: step.weight is {}, token is {}", shown_shape(step), shown_shape(token)),
+           path, advice);
+  s.width = int(step[1]);
+  s.tokens = int(token[0]);
+  result.weights = read_arrays(file, hydra_table(s), {""}, path, {{"token", token}})[0];
+  result.token = read_integers(file, "token", path);
+  std::vector<char> known(size_t(config.vocab_size), 0);
+  for (int id : result.token)
+    if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
+      refuse(filled("its {} tokens are not different ones of this model", s.tokens), path, advice);
+  const std::string tokenizer = said_by(file.metadata, "tokenizer");
+  if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
+    refuse("the heads were trained with a different tokenizer than the model's", path, advice);
+  check_heads(file, "hydra", dir, target_dir);
+  return result;
+}
+
+// The drafter in DIR for this target, in target_dir.
+inline std::unique_ptr<Drafter> load_hydra(const std::string& dir, const std::string& target_dir,
+                                           const Target& target) {
+  const HydraFile file = read_hydra(dir, target.config(), target_dir);
+  return std::make_unique<Hydra>(std::make_shared<HydraHeads>(file, target), target.vocab_size());
 }
 
 // ---------------------------------------------------------------------------------------------------------------

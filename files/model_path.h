@@ -13,6 +13,11 @@ inline std::string file_of_model(const std::string& model, const std::string& fi
   return model.substr(0, model.size() - std::string("gguf").size()) + file;
 }
 
+// The folder of what belongs to a model and has files of its own: the model's, or beside NAME.gguf the folder NAME.
+inline std::string folder_of_model(const std::string& model) {
+  return is_gguf(model) ? model.substr(0, model.size() - std::string(".gguf").size()) : model;
+}
+
 const std::string kTokenizerKey = "tokenizer.ggml.";  // what the keys of a GGUF file's tokenizer begin with
 
 // Whether a file's tokenizer is SentencePiece's BPE.

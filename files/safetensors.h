@@ -46,12 +46,12 @@ SafeTensors parse_safetensors(std::string bytes, const std::string& where);
 SafeTensors read_safetensors(const std::string& path, const std::function<bool(const SafeTensors&)>& go_on = nullptr);
 SafeTensors read_header(const std::string& path);
 
-// A tensor to be written: of floats, or of whole numbers.
+// A tensor to be written: of floats, bf16, or whole numbers.
 struct TensorData {
   std::string name;
   std::vector<int64_t> shape;
   const void* data;
-  std::string dtype = "F32";  // or "I32": four bytes each
+  std::string dtype = "F32";  // or "BF16", "I32"
 };
 
 // The whole file in memory, without a hash.

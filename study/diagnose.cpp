@@ -31,6 +31,7 @@ Command describe(Examination& e) {
           "nanospec diagnose --model runs/small --json build/why.json --svg build/why.svg\n",
           together({text_flags(e.options),
                     prompts_flags(e.options),
+                    chat_flags(e.options),
                     model_text_flags(e.options),
                     speculation_flags(e.options),
                     sampling_flags(e.options),
@@ -52,7 +53,7 @@ Examined examine(const Examination& e, Engine& engine) {
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.settings.quiet);
-  const std::vector<Tokens> prompts = encoded(engine, e.prompts);
+  const std::vector<Tokens> prompts = encoded(engine, e.options, e.prompts);
   const auto on_token = [&](int, bool) {
     done++;
     if (progress.due()) progress.show(thousands(done) + " of " + count(all, "token") + ", " + progress.left(done, all));
@@ -315,6 +316,7 @@ std::string picture(const Examination& e, const Engine& engine, const Examined& 
 int diagnose_command(int argc, char** argv) {
   Examination e;
   if (!read_command_line(describe(e), argc, argv, e.options)) return 0;
+  check_chat(e.options, "nanospec diagnose");
   if (e.options.method.drafter == "none")
     refuse_usage("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
   e.prompts = read_prompts(e.options);

@@ -15,32 +15,44 @@ namespace nanospec {
 // A shard
 
 // What a state is: the last hidden one, (C) after the final norm, as the target's own head sees it; or what an early, a
-// middle and the last layer left, (3C), unnormalized: drafters/features.h.
-enum class Recorded { kHidden, kFeatures };
-inline const char* word_of(Recorded what) { return what == Recorded::kHidden ? "hidden" : "features"; }
-inline const char* name_of(Recorded what) { return what == Recorded::kHidden ? "hidden states" : "features"; }
+// middle and the last layer left, (3C), unnormalized: drafters/features.h. Of the latter, examples are single places of
+// what the model said, and in bf16 in their file.
+enum class Recorded { kHidden, kFeatures, kExamples };
+inline std::string word_of(Recorded what) {
+  return what == Recorded::kHidden ? "hidden" : what == Recorded::kFeatures ? "features" : "examples";
+}
+inline std::string name_of(Recorded what) { return what == Recorded::kHidden ? "hidden states" : word_of(what); }
 
 struct ShardSizes {
   int sequences = 0, rows = 0, channels = 0;  // S, L, and C or 3C
   Recorded what = Recorded::kHidden;
+  int after = 1;                                             // A, how many tokens of a sequence follow its last row's
+  int tokens() const { return sequences * (rows + after); }  // of a shard
 };
 
 // Row l of a sequence is where the target saw token l and was to say token l + 1.
 struct Shard {
   ShardSizes sizes;
-  std::vector<int32_t> token = {};  // (S, L + 1)
+  std::vector<int32_t> token = {};  // (S, L + A)
   std::vector<float> states = {};   // (S, L, channels)
 
   const float* state(int sequence, int row) const {
     return states.data() + (size_t(sequence) * size_t(sizes.rows) + size_t(row)) * size_t(sizes.channels);
   }
-  const int32_t* tokens(int sequence) const { return token.data() + size_t(sequence) * size_t(sizes.rows + 1); }
+  const int32_t* tokens(int sequence) const {
+    return token.data() + size_t(sequence) * size_t(sizes.rows + sizes.after);
+  }
 };
 // Of a sequence of L rows, those whose tokens ahead are all known.
-inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
-// Into how many pieces a shard is taken apart: of hidden states into such rows, of features into whole sequences.
+inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows + sizes.after - 1 - ahead; }
+// Into how many pieces a shard is taken apart: of hidden states into such rows, else into whole sequences.
 inline int pieces_of(const ShardSizes& sizes, int ahead) {
   return sizes.sequences * (sizes.what == Recorded::kHidden ? usable_rows(sizes, ahead) : 1);
+}
+// Of its file, nearly.
+inline double bytes_of(const ShardSizes& s) {
+  const double state = s.what == Recorded::kExamples ? sizeof(bf16) : sizeof(float);
+  return double(s.sequences) * s.rows * s.channels * state + double(s.tokens()) * sizeof(int32_t);
 }
 // Some pieces of a shard.
 struct Examples {
@@ -51,8 +63,14 @@ struct Examples {
 
 inline std::string format_shard(const Shard& shard) {
   const ShardSizes& s = shard.sizes;
-  return format_safetensors({{"token", {int64_t(shard.token.size())}, shard.token.data(), "I32"},
-                             {word_of(s.what), {s.sequences, s.rows, s.channels}, shard.states.data()}},
+  TensorData states = {word_of(s.what), {s.sequences, s.rows, s.channels}, shard.states.data()};
+  std::vector<bf16> rounded(s.what == Recorded::kExamples ? shard.states.size() : 0);
+  std::transform(shard.states.begin(), shard.states.begin() + long(rounded.size()), rounded.begin(), to_bf16);
+  if (!rounded.empty()) {
+    states.data = rounded.data();
+    states.dtype = "BF16";
+  }
+  return format_safetensors({{"token", {int64_t(shard.token.size())}, shard.token.data(), "I32"}, states},
                             {{"format", "pt"}});
 }
 
@@ -62,7 +80,7 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
   Shard shard = {sizes};
   shard.token = read_integers(file, "token", where);
   shard.states = read_tensor(file, word_of(sizes.what), {sizes.sequences, sizes.rows, sizes.channels}, where);
-  bool fits = shard.token.size() == size_t(sizes.sequences) * size_t(sizes.rows + 1);
+  bool fits = shard.token.size() == size_t(sizes.tokens());
   for (int32_t token : shard.token) fits = fits && token >= 0 && token < vocab;
   if (!fits)
     refuse(filled("not the {} of this model", name_of(sizes.what)), where, "remove the file: it is made again");
@@ -118,7 +136,9 @@ class Recordings {
       : dir_(dir), sizes_(sizes), vocab_(vocab) {
     create_folder(dir);
     Json wanted = settings;
-    wanted["shard"] = Json({sizes.sequences, sizes.rows, sizes.channels}).dump();
+    Json its = {sizes.sequences, sizes.rows, sizes.channels};
+    if (sizes.after != 1) its.push_back(sizes.after);
+    wanted["shard"] = its.dump();
     const std::string path = dir + "/index.json";
     if (std::filesystem::exists(path)) index_ = parse_json(read_file(path), path);
     if (!index_.is_object() || !member(index_, "shards").is_object()) index_ = Json::object();

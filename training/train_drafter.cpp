@@ -1,8 +1,9 @@
-// training/train_drafter.cpp: the program that trains a drafter on a frozen model: Medusa heads, or the parallel
-// drafter.
+// training/train_drafter.cpp: the program that trains a drafter on a frozen model: Medusa heads, Hydra's heads,
+// or the parallel drafter.
 //
-// train_gpt --medusa and train_gpt --parallel become this program. It runs on the CPU. Each drafter is in a header of
+// train_gpt --medusa, --hydra and --parallel become this program. It runs on the CPU. Each drafter is in a header of
 // its own; what they share, and how to add one, is in train_drafter.h.
+#include "training/train_hydra.h"
 #include "training/train_medusa.h"
 #include "training/train_parallel.h"
 
@@ -14,9 +15,11 @@ const Command kCommand = {
     "Trains a drafter on a model, which stays as it is.",
     "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
     "  # takes a minute\n"
-    "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n",
+    "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
+    "train_drafter --hydra models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl  # takes half an hour\n",
     {heading("Drafters"),
      {"--medusa", "DIR", {}, "heads on the model in DIR, for --drafter medusa; --medusa --help says more"},
+     {"--hydra", "MODEL", {}, "heads that see the path, for --drafter hydra; --hydra --help says more"},
      {"--parallel", "DIR", {}, "a drafter on the model in DIR, for --drafter parallel; --parallel --help says more"}}};
 
 int train(int argc, char** argv) {
@@ -25,13 +28,14 @@ int train(int argc, char** argv) {
   int (*trainer)(int, char**) = nullptr;
   for (const auto& [flag, value] : named_flags(argc, argv)) {  // the first one counts
     if (flag == "--medusa" && !trainer) trainer = train_drafter<MedusaOptions>;
+    if (flag == "--hydra" && !trainer) trainer = train_drafter<HydraOptions>;
     if (flag == "--parallel" && !trainer) trainer = train_drafter<ParallelOptions>;
   }
   if (trainer && !help) return trainer(argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name
   if (trainer) return trainer(2, alone);
   if (parse_flags(kCommand, argc, argv).help) return 0;
-  throw std::invalid_argument("a flag is missing: train_drafter: add --medusa DIR or --parallel DIR");
+  throw std::invalid_argument("a flag is missing: train_drafter: add --medusa DIR, --hydra MODEL or --parallel DIR");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // training/train_drafter.h: what all trainings share of a drafter on a frozen target: train_drafter --medusa,
-// --parallel.
+// --hydra, --parallel.
 //
 // The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
 // (train_drafter.cpp). It includes the core, drafters/, files/, growth/, watch/ and, of commands/, cli.h. It hooks
@@ -12,8 +12,9 @@
 // Everything random is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of
 // one that was not, bit for bit.
 //
-// How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h) or
-// ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the program asks of options:
+// How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h),
+// HydraOptions (train_hydra.h) or ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the
+// program asks of options:
 //   command()                               its flags
 //   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
 //   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
@@ -49,20 +50,26 @@ struct DistillOptions : RunOptions {
     weight_decay = 0;
   }
   bool generated() const { return target != "text"; }
-  std::string folder() const { return out.empty() ? dir : out; }  // of NAME.safetensors
+  std::string folder() const { return out.empty() ? folder_of_model(dir) : out; }  // of NAME.safetensors
+  std::vector<TensorData> more_tensors() const { return {}; }                      // of its file, beside its table's
   std::string path(const char* more = "") const { return heads_path(folder(), words.name + more); }
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
 inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
   const DistillWords& words = o.words;
+  const bool said = words.recorded == Recorded::kExamples;
   const std::string flag = "--" + words.name, recorded = name_of(words.recorded);
   const std::vector<Flag> files = {
       heading("Files"),
-      {flag, "DIR", &o.dir,
-       "the model, as train_gpt wrote it; its " + recorded + " are kept in DIR/" + word_of(words.recorded), required()},
+      {flag, said ? "MODEL" : "DIR", &o.dir,
+       said ? "the model: its folder, or FILE.gguf; its " + recorded + " are kept in a folder beside it"
+            : "the model, as train_gpt wrote it; its " + recorded + " are kept in DIR/" + word_of(words.recorded),
+       required()},
       {"--data", "FILE", &o.data,
-       "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
+       said ? "what the model said, by nanospec distill; the texts that are held out validate"
+            : "text to learn from, or to begin the model's own from; its last tenth is for validation",
+       required()},
       {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given",
        written()},
       {"--resume", "", &o.resume, "continue from " + words.name + "-optimizer.safetensors, which lies there too"},
@@ -79,24 +86,33 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
-  const char* const batch = words.recorded == Recorded::kHidden ? "positions in one update" : "sequences in one update";
-  return together({files, own, learned,
-                   run_flags(o, batch, "the highest rate; it falls by a cosine", "the rate at the end",
-                             "of the generated text and the batches")});
+  const std::string batch = words.recorded == Recorded::kHidden ? "positions" : said ? "examples" : "sequences";
+  return together(
+      {files, own, said ? std::vector<Flag>() : learned,
+       run_flags(o, batch + " in one update", "the highest rate; it falls by a cosine", "the rate at the end",
+                 said ? "of the batches" : "of the generated text and the batches")});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // A run
 
+// Appends the i-th sequence to a shard. Those that validate are numbered from kValidation on.
+using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
+constexpr uint32_t kValidation = 1u << 30;
+
 // What it reads, and the shards that it is of.
+struct DistillRun;
+RecordSequence record_texts(const DistillRun& run);
 struct DistillRun {
   const DistillOptions& o;
   Loaded model;
   TrainingText text = {};  // its settings: what the shards follow from
   ShardSizes sizes = {};
   int train_shards = 0, validation_shards = 0;
-  Metadata shared = {};  // what a resumed run must share with the one it goes on from
-  std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
+  Metadata shared = {};          // what a resumed run must share with the one it goes on from
+  int classes = 0, guesses = 0;  // that a guesser tells apart; how many of them, the first ones, are tokens
+  std::function<RecordSequence(const DistillRun&)> recorder = record_texts;
+  std::string folder() const { return folder_of_model(o.dir) + "/" + word_of(sizes.what); }
 };
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
@@ -124,12 +140,11 @@ inline DistillRun open_run(const DistillOptions& o) {
   settings["model_sha256"] = sha256(read_file(o.dir + "/model.safetensors"));
   if (!hidden) settings["layers"] = joined(feature_layers(config.n_layer), ",");
   run.text.origin["model"] = model_hash(o.dir);
+  run.classes = run.guesses = config.vocab_size;
   return run;
 }
 
-// Appends a sequence to a shard. Those of the train part are numbered from 0 on, those of the validation part from
-// 2^30.
-constexpr uint32_t kValidation = 1u << 30;
+// Appends a sequence of a text.
 inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding,
                             uint32_t sequence, Shard& shard) {
   const std::vector<int>& tokens = sequence < kValidation ? run.text.parts.train : run.text.parts.validation;
@@ -139,6 +154,28 @@ inline void record_sequence(const DistillRun& run, Target& target, Drafter* draf
   decoding.sampling.sequence = sequence;
   if (run.o.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
   else record_text(target, &*start, shard);
+}
+
+// Records texts that the target reads or generates.
+inline RecordSequence record_texts(const DistillRun& run) {
+  constexpr int kBudget = 16;
+  const Config& config = run.model.config;
+  const auto target =
+      std::make_shared<Target>(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
+  std::shared_ptr<Drafter> drafter;
+  Decoding decoding;
+  decoding.sampling.temperature = run.o.temperature;
+  decoding.sampling.seed = run.o.seed;
+  if (run.o.generated()) {
+    const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
+    drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
+    decoding.shape = parse_shape("auto", kBudget);
+    decoding.cost = std::make_shared<Cost>(measure_cost(*target, kBudget));
+    decoding.experience = std::make_shared<Experience>();
+  }
+  return [=, &run](uint32_t sequence, Shard& shard) {
+    record_sequence(run, *target, drafter.get(), decoding, sequence, shard);
+  };
 }
 
 // Makes the shards that are missing. Returns how many seconds the target took; below 0 where it was interrupted, which
@@ -151,22 +188,15 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   for (int i = 0; i < run.train_shards + run.validation_shards; i++)
     if (!states.has(name(i))) missing.push_back(i);
   if (missing.empty()) return 0;
+  const double needed = double(missing.size()) * bytes_of(run.sizes);
+  const double free = double(std::filesystem::space(run.folder()).available);
+  if (needed > free)
+    refuse(filled("the {} take {} of disk, and {} are free", name_of(run.sizes.what), bytes_text(needed),
+                  bytes_text(free)),
+           run.folder(), "learn from fewer tokens");
 
-  constexpr int kBudget = 16;
   Stopwatch watch;
-  const Config& config = run.model.config;
-  Target target(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
-  std::unique_ptr<Drafter> drafter;
-  Decoding decoding;
-  decoding.sampling.temperature = run.o.temperature;
-  decoding.sampling.seed = run.o.seed;
-  if (run.o.generated()) {
-    const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
-    drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
-    decoding.shape = parse_shape("auto", kBudget);
-    decoding.cost = std::make_shared<Cost>(measure_cost(target, kBudget));
-    decoding.experience = std::make_shared<Experience>();
-  }
+  const auto record = run.recorder(run);
   Progress progress(run.o.quiet);
   double done = 0;
   const double all = double(missing.size()) * run.sizes.sequences;
@@ -178,7 +208,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
       if (progress.due())
         progress.show(filled("{}  {}%  {} tokens/s  {}", name_of(run.sizes.what), decimals(100 * done / all, 0),
                              thousands(done * run.sizes.rows / progress.seconds()), progress.left(done, all)));
-      record_sequence(run, target, drafter.get(), decoding, first + uint32_t(s), shard);
+      record(first + uint32_t(s), shard);
     }
     if (interrupted()) {
       progress.clear();
@@ -277,8 +307,9 @@ constexpr int kRanks = 8;
 struct RankRates {
   double rows = 0, cost = 0, right[kRanks] = {};  // sums
 
+  // A token beyond the vocabulary is none of its choices.
   void count(const float* logits, int vocab, int token, double its_cost) {
-    int rank = 0;  // how many tokens come before it; of equal ones the lowest is first
+    int rank = token < vocab ? 0 : kRanks;  // how many tokens come before it; of equal ones the lowest is first
     for (int x = 0; x < vocab; x++) rank += logits[x] > logits[token] || (logits[x] == logits[token] && x < token);
     if (rank < kRanks) right[rank]++;
     rows++;
@@ -296,20 +327,23 @@ struct RankRates {
 struct Baselines {
   RankRates unigram, bigram;  // of no rows where the vocabulary is too large for a table
 
-  Baselines(const std::vector<int>& tokens, int vocab) : V_(size_t(vocab)), after_any_(V_, 1) {
+  // guesses: how many of the vocabulary's tokens they may guess.
+  Baselines(const std::vector<int>& tokens, int vocab, int guesses)
+      : V_(size_t(vocab)), guesses_(guesses), after_any_(V_, 1) {
     for (int token : tokens) after_any_[size_t(token)]++;
     for (float& count : after_any_) count = log(count / float(tokens.size() + V_));
     if (vocab <= kBigramMostTokens) after_one_ = bigram_table(tokens, vocab);
   }
   void count(int before, int token) {
-    unigram.count(after_any_.data(), int(V_), token, -double(after_any_[size_t(token)]));
+    unigram.count(after_any_.data(), guesses_, token, -double(after_any_[size_t(token)]));
     if (after_one_.empty()) return;
     const float* const row = after_one_.data() + size_t(before) * V_;
-    bigram.count(row, int(V_), token, -double(row[token]));
+    bigram.count(row, guesses_, token, -double(row[token]));
   }
 
  private:
   size_t V_;
+  int guesses_;
   std::vector<float> after_any_, after_one_;  // (V), (V, V) logits
 };
 
@@ -345,7 +379,7 @@ struct Course {
   DrafterTrainer<float>& trainer;
 
   const int pieces = pieces_of(run.sizes, o.ahead());
-  Baselines baselines{run.text.parts.train, run.model.config.vocab_size};
+  Baselines baselines{run.text.parts.train, run.classes, run.guesses};
   UpdateLoop updates{o, o.resume ? resume() : 0};
   std::vector<RankRates> guessers = {};  // at the last evaluation
   Json curve = Json::array();            // from this run's first update to its last
@@ -419,7 +453,7 @@ struct Course {
                   {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.text.origin);
     Metadata metadata = o.metadata();
     metadata.insert(run.text.origin.begin(), run.text.origin.end());
-    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata);
+    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata, o.more_tensors());
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
@@ -428,7 +462,7 @@ struct Course {
     guessers.assign(size_t(o.ahead()), RankRates());
     baselines.unigram = baselines.bigram = RankRates();
     const auto count = [&](int k, int before, int token, const float* logits, float cost) {
-      guessers[size_t(k)].count(logits, run.model.config.vocab_size, token, double(cost));
+      guessers[size_t(k)].count(logits, run.guesses, token, double(cost));
       if (k == 0) baselines.count(before, token);
     };
     const std::vector<int> all = numbers_to(pieces);
@@ -503,7 +537,7 @@ int train_drafter(int argc, char** argv) {
   if (!course.train()) return kInterruptedStatus;
   if (!o.quiet) tell(course.report(shard_seconds));
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
-  const std::string drafter = name + (o.folder() == o.dir ? "" : ":" + o.folder());
+  const std::string drafter = name + (o.folder() == folder_of_model(o.dir) ? "" : ":" + o.folder());
   if (!o.quiet) tell(next_step(argv[0], o.dir, run.text.begin, drafter));
   return 0;
 }

@@ -39,6 +39,8 @@ inline Command command_line(GptOptions& o) {
       {"--overwrite", "", &o.overwrite, "start again, if DIR holds a model already"},
       {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
+      {"--hydra", "MODEL", FlagValue(),
+       "instead: heads that see the path, for --drafter hydra; --hydra MODEL --help says more"},
       {"--parallel", "DIR", FlagValue(),
        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
       {"--stats", "FILE.json", &o.stats, "at the end of the run, write its figures", written()},
@@ -104,7 +106,7 @@ inline void apply_arch(GptOptions& o) {
 // Becomes train_drafter if a drafter is to be trained. Throws runtime_error.
 inline void hand_over_drafters(int argc, char** argv) {
   for (const auto& [flag, value] : named_flags(argc, argv))
-    if (flag == "--medusa" || flag == "--parallel") hand_over("train_drafter", argv, "make");
+    if (flag == "--medusa" || flag == "--hydra" || flag == "--parallel") hand_over("train_drafter", argv, "make");
 }
 
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.

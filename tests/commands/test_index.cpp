@@ -102,7 +102,8 @@ TEST_CASE("index: what the model said, each text behind the tokens before it, bu
   count(
       "{\"begin\":3,\"text\":\"a\",\"tokens\":[10,11,12,13,14],\"held_out\":false}\n{\"index\":1,\"dropped\":\"loops\"}"
       "\n"
-      "{\"begin\":1,\"tokens\":[4,4,4,4],\"held_out\":true}\n{\"begin\":1,\"text\":\"b\",\"tokens\":[14,13,12],\"held_"
+      "{\"begin\":1,\"text\":\"c\",\"tokens\":[4,4,4,4],\"held_out\":true}\n{\"begin\":1,\"text\":\"b\",\"tokens\":[14,"
+      "13,12],\"held_"
       "out\":false}\n");
   const SafeTensors file = read_safetensors(ngram_path(model));
   CHECK(counts_of(parse_ngrams(file, 1001, "")) == recount({11, 12, 13, 14, 14, 13, 12}, 3));

@@ -507,7 +507,7 @@ TEST_CASE("drafters: by name: orders and files that do not fit are refused in on
   CHECK(holds(message("ngram"), "write ngram:N with N from 1 to 6"));
   CHECK(holds(message("bigrom"),
               "did you mean bigram? known are none, bigram, ngram:N, lookup, suffix, recycle, gpt:DIR, self:K, "
-              "medusa[:DIR], parallel[:DIR], random, a+b"));
+              "medusa[:DIR], hydra[:DIR], parallel[:DIR], random, a+b"));
   CHECK(holds(message("ngrm:4"), "did you mean ngram:N?"));
   for (const char* part : {"order 99", "order 6"}) CHECK(holds(message("ngram:99"), part));
 

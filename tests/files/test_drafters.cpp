@@ -14,6 +14,7 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
   const MakeModelDrafter make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
     const std::string dir = name.dir.empty() ? f.path : name.dir;
     if (name.kind == DrafterName::kMedusa) return load_medusa(dir, f.path, config);
+    if (name.kind == DrafterName::kHydra) return read_hydra(dir, config, f.path), nullptr;
     if (name.kind == DrafterName::kGpt) load_model(dir);
     else read_parallel(dir, config, f.path);
     return nullptr;
@@ -24,7 +25,7 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
   const std::string counts =
       "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
   for (const std::string& bytes : {std::string(), std::string("12345678{}"), std::string("\x02\0\0\0\0\0\0\0{}", 10)}) {
-    for (const char* name : {"bigram", "ngram", "medusa", "parallel"})
+    for (const char* name : {"bigram", "ngram", "medusa", "hydra", "parallel"})
       write_file(f.file(std::string(name) + ".safetensors"), bytes);
     CHECK(holds(refused("bigram"), "bigram.safetensors: " + counts));
     CHECK(holds(refused("ngram:4"), "ngram.safetensors: " + counts));
@@ -32,10 +33,12 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
     CHECK(holds(refused("medusa"),
                 "medusa.safetensors: train them again: train_drafter --medusa " + f.path + " --data FILE"));
     CHECK(holds(refused("medusa:" + f.path + "/."), "--data FILE --out " + f.path + "/."));
+    CHECK(holds(refused("hydra"),
+                "hydra.safetensors: train them again: train_drafter --hydra " + f.path + " --data FILE"));
     CHECK(holds(refused("parallel"),
                 "parallel.safetensors: train it again: train_drafter --parallel " + f.path + " --data FILE"));
   }
-  for (const char* name : {"medusa", "parallel"}) {
+  for (const char* name : {"medusa", "hydra", "parallel"}) {
     std::filesystem::remove(f.file(std::string(name) + ".safetensors"));
     CHECK(holds(refused(name), std::string(": train_drafter --") + name + " " + f.path + " --data FILE"));
     CHECK(holds(refused(name + (":" + f.file("x"))), " --data FILE --out " + f.file("x")));

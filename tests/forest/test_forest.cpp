@@ -12,6 +12,7 @@
 
 #include "drafters/adapt.h"
 #include "drafters/draft_model.h"
+#include "drafters/hydra.h"
 #include "drafters/medusa.h"
 #include "drafters/ngram.h"
 #include "drafters/parallel.h"
@@ -68,6 +69,12 @@ std::unique_ptr<Drafter> drawn_medusa(Chance& chance, const Target& target, cons
   const MedusaHeads heads = {sizes, loud(medusa_table(sizes), chance)};
   return std::make_unique<Medusa>(heads, TargetEnds<float>(target.config(), weights));
 }
+std::unique_ptr<Drafter> drawn_hydra(Chance& chance, const Target& target) {
+  HydraFile file = {{target.channels(), 1 + chance.below(40), 1 + chance.below(target.vocab_size())}, {}, {}};
+  file.weights = loud(hydra_table(file.sizes), chance);
+  for (int i = 0; i < file.sizes.tokens; i++) file.token.push_back(target.vocab_size() - 1 - i);
+  return std::make_unique<Hydra>(std::make_shared<HydraHeads>(file, target), target.vocab_size());
+}
 std::unique_ptr<Drafter> drawn_parallel(Chance& chance, Target& target) {
   ParallelSizes s;
   s.n_layer = 1 + chance.below(2), s.n_head = 2, s.n_kv_head = 1 + chance.below(2), s.n_embd = target.channels();
@@ -84,7 +91,7 @@ std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const flo
                                        const std::shared_ptr<Target>& small, const std::vector<int>& read) {
   const int vocab = target.vocab_size();
   std::vector<std::unique_ptr<Drafter>> parts;
-  switch (chance.below(11)) {
+  switch (chance.below(13)) {
     case 0:
       return nullptr;
     case 1:
@@ -105,6 +112,12 @@ std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const flo
     case 8:
       return drawn_parallel(chance, target);
     case 9:
+      return drawn_hydra(chance, target);
+    case 10:
+      parts.push_back(std::make_unique<Suffix>(vocab));
+      parts.push_back(drawn_hydra(chance, target));
+      return std::make_unique<Union>(std::move(parts));
+    case 11:
       parts.push_back(drawn_medusa(chance, target, weights));
       parts.push_back(std::make_unique<SmallModel>(small));
       return std::make_unique<Union>(std::move(parts));

@@ -254,7 +254,7 @@ TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in 
   };
   CHECK(handed({"--data", "medusa", "--out", "parallel"}).empty());
   const std::vector<std::vector<std::string>> drafters = {
-      {"--medusa", "x"}, {"--medusa=x"}, {"--quiet", "--parallel", "--help"}};
+      {"--medusa", "x"}, {"--medusa=x"}, {"--quiet", "--parallel", "--help"}, {"--hydra", "x"}};
   for (const auto& words : drafters) {  // nothing of that name lies beside the tests
     CHECK(holds(handed(words), "cannot start train_drafter: "));
     CHECK(holds(handed(words), "/train_drafter (No such file or directory): build it with make"));

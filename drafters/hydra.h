@@ -1,0 +1,325 @@
+// drafters/hydra.h: heads that see the path: every node of a tree has a state, made of its parent's state and of its
+// own token (Hydra, Ankner et al. 2024).
+//
+// In order: the table of their tensors; their weights and forward; the heads that all texts share; the drafter. Their
+// file is in files/heads.h, their training in training/train_hydra.h. h_1, h_2, h_3 are what an early, a middle and the
+// last layer of the target left at the position whose pick is the root; e is the target's embedding of a node's token;
+// n(x) is x over its root mean square:
+//   above the root  s = F [n(h_1); n(h_2); n(h_3)]
+//   a node          s = p + SiLU(W [n(p); n(e)] + b), p the state above it
+//   its guesses     logits = P D n(s)
+// A guess is one of N tokens, those that the target says most often, or "another token", which is never drafted. So no
+// draft goes through a whole vocabulary (FR-Spec, Zhao et al. 2025).
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "drafters/features.h"
+#include "drafters/logits.h"
+#include "drafters/operations.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The table of their tensors
+
+struct HydraSizes {
+  int n_embd = 0;  // C, of the target
+  int width = 0;   // S, of a state
+  int tokens = 0;  // N
+  int classes() const { return tokens + 1; }
+  int features() const { return kFeatures * n_embd; }
+  int inputs() const { return width + n_embd; }
+};
+
+// The tensors of one flat array (weights, or gradients), by name.
+template <class T>
+struct HydraTensors {
+  T *features = nullptr, *step = nullptr, *bias = nullptr, *down = nullptr, *guess = nullptr;
+
+  HydraTensors() = default;
+  HydraTensors(const HydraSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
+
+  // See Tensors::each(). Matrices are (in, out); guess is (N + 1, C), as an embedding is.
+  template <class F>
+  void each(const HydraSizes& s, F f) {
+    const float init_std = 0.02f;
+    f("features.weight", {s.features(), s.width}, init_std, features);
+    f("step.weight", {s.inputs(), s.width}, init_std, step);
+    f("step.bias", {s.width}, 0, bias);
+    f("down.weight", {s.width, s.n_embd}, init_std, down);
+    f("guess.weight", {s.classes(), s.n_embd}, init_std, guess);
+  }
+};
+inline std::vector<TensorSpec> hydra_table(const HydraSizes& sizes) { return table_of<HydraTensors>(sizes); }
+
+// What is in their file.
+struct HydraFile {
+  HydraSizes sizes;
+  std::vector<float> weights;  // flat: hydra_table(sizes)
+  std::vector<int> token;      // (N) of the target, the most frequent first
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Weights and forward
+
+template <class T, class W>
+struct HydraWeights {
+  Weight<T, W> features, step, down, guess;
+  Array<W> memory;
+
+  // flat: hydra_table(s); each pack() reads it again.
+  HydraWeights(const HydraSizes& s, const T* flat, bool training) {
+    const HydraTensors<const T> tensors(s, flat);
+    features = {tensors.features, s.features(), s.width};
+    step = {tensors.step, s.inputs(), s.width, false, tensors.bias};
+    down = {tensors.down, s.width, s.n_embd};
+    guess = {tensors.guess, s.n_embd, s.classes(), true};
+    const std::vector<Weight<T, W>*> all = {&features, &step, &down, &guess};
+    memory = place_weights(all, training);
+  }
+  void pack(const Team& team) const {
+    for (const auto* weight : {&features, &step, &down, &guess}) weight->pack(team);
+  }
+};
+
+// What a forward of R nodes computes.
+template <class T>
+struct HydraActivations {
+  Rows<T> features, above;              // (roots, 3 C), (roots, S) where the nodes are roots
+  Rows<T> input, pre, state;            // (R, S + C), (R, S) before SiLU, (R, S)
+  Rows<T> norm, low, logits;            // (R, S), (R, C), (R, N + 1)
+  Rows<T> rstd_feature, rstd_in, rstd;  // (roots, 3) each feature's; (R) of the states above; of the states
+
+  HydraActivations(const HydraSizes& s, int roots, int rows)
+      : features(1, roots, pad16(s.features())),
+        above(1, roots, pad16(s.width)),
+        input(1, rows, pad16(s.inputs())),
+        pre(1, rows, pad16(s.width)),
+        state(1, rows, pad16(s.width)),
+        norm(1, rows, pad16(s.width)),
+        low(1, rows, pad16(s.n_embd)),
+        logits(1, rows, pad16(s.classes())),
+        rstd_in(1, rows, 1),
+        rstd(1, rows, 1) {}
+};
+template <class T>
+View<T> view(const Rows<T>& rows, int first) {
+  return {rows.at(0, first), int(rows.stride)};
+}
+
+// Every thread of the team calls the functions below. This one computes the states above n roots, whose features are in
+// a.features.
+template <class T, class W>
+void hydra_roots(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int n,
+                 const HydraActivations<T>& a) {
+  const View<T> x = view(a.features, 0);
+  for (int f = 0; f < kFeatures; f++) {
+    T* const feature = x.at + f * s.n_embd;
+    launch(team, n, rms_norm<T>(feature, x.stride, s.n_embd, nullptr, feature, x.stride, nullptr));
+  }
+  matmul(team, n, product(x, w.features.forward, view(a.above, 0)));
+  team.wait();
+}
+
+// The norms of n states.
+template <class T>
+Norm<T> norm_of_states(const HydraSizes& s, View<T> states, View<T> to, T* rstd) {
+  return rms_norm<T>(states.at, states.stride, s.width, nullptr, to.at, to.stride, rstd);
+}
+
+// The states of the nodes first .. first + n - 1 from those above them. The embeddings of their tokens are the last C
+// numbers of their rows in a.input.
+template <class T, class W>
+void hydra_step(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int first, int n, View<T> above,
+                const HydraActivations<T>& a) {
+  const View<T> input = view(a.input, first), pre = view(a.pre, first);
+  T* const embedding = input.at + s.width;
+  launch(team, n, norm_of_states(s, above, input, a.rstd_in.at(0, first)));
+  launch(team, n, rms_norm<T>(embedding, input.stride, s.n_embd, nullptr, embedding, input.stride, nullptr));
+  matmul(team, n, product(input, w.step.forward, pre),
+         JoinSilu<T>{pre.at, a.state.at(0, first), pre.stride, w.step.bias, above.at});
+  team.wait();
+}
+
+// The guesses of the first n nodes.
+template <class T, class W>
+void hydra_guess(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int n,
+                 const HydraActivations<T>& a) {
+  launch(team, n, norm_of_states(s, view(a.state, 0), view(a.norm, 0), a.rstd.data()));
+  matmul(team, n, product(view(a.norm, 0), w.down.forward, view(a.low, 0)));
+  team.wait();
+  matmul(team, n, product(view(a.low, 0), w.guess.forward, view(a.logits, 0)));
+  team.wait();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The heads, for all texts that draft with them
+
+// They run on the target's threads, while it does not. Their weights are held in 8 bits.
+class HydraHeads {
+ public:
+  const HydraSizes sizes;
+  const std::vector<int> token;  // (N) which guesses are of which tokens
+
+  HydraHeads(const HydraFile& file, const Target& target)
+      : sizes(file.sizes),
+        token(file.token),
+        target_(target),
+        bias_(size_t(sizes.width)),
+        weights_(sizes, file.weights.data(), false) {
+    std::copy_n(weights_.step.bias, sizes.width, bias_.begin());
+    weights_.step.bias = bias_.data();
+    target_.on_threads(kLeastRows, [&](const Team& team) { weights_.pack(team); });
+  }
+
+  // A node that is to have a state and guesses.
+  struct Node {
+    int token;
+    const float *features, *above;  // of a root (3 C), else null; of another node the state above it (S)
+    float *state, *logits;          // where its own go: (S), (N + 1)
+  };
+  // The roots among them come first.
+  void run(const std::vector<Node>& nodes) {
+    const int n = int(nodes.size());
+    const auto is_root = [](const Node& node) { return node.features != nullptr; };
+    const int roots = int(std::count_if(nodes.begin(), nodes.end(), is_root));
+    if (n > rows_) a_ = HydraActivations<float>(sizes, n, rows_ = n);
+    tokens_.clear();
+    for (int row = 0; row < n; row++) {
+      const Node& node = nodes[size_t(row)];
+      tokens_.push_back(node.token);
+      if (row < roots) std::copy_n(node.features, sizes.features(), a_.features.at(0, row));
+      else std::copy_n(node.above, sizes.width, a_.above.at(0, row));
+    }
+    target_.on_threads(n, [&](const Team& team) {
+      embed(target_, team, n, tokens_.data(), {a_.input.data() + sizes.width, int(a_.input.stride)});
+      hydra_roots(team, sizes, weights_, roots, a_);
+      hydra_step(team, sizes, weights_, 0, n, view(a_.above, 0), a_);
+      hydra_guess(team, sizes, weights_, n, a_);
+    });
+    for (int row = 0; row < n; row++) {
+      std::copy_n(a_.state.at(0, row), sizes.width, nodes[size_t(row)].state);
+      std::copy_n(a_.logits.at(0, row), sizes.classes(), nodes[size_t(row)].logits);
+    }
+  }
+
+ private:
+  const Target& target_;
+  std::vector<float> bias_;
+  HydraWeights<float, Q8_0> weights_;
+  HydraActivations<float> a_{sizes, 1, 1};
+  int rows_ = 1;  // of these
+  std::vector<int> tokens_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The drafter
+
+// `hydra[:DIR]`. There are no candidates in the first iteration of a text, before the target has run a row. All nodes
+// that are asked about at once run in one forward; a node's state stays until the iteration ends.
+class Hydra : public LikelyDrafter {
+ public:
+  Hydra(std::shared_ptr<HydraHeads> heads, int target_vocabulary)
+      : LikelyDrafter(target_vocabulary), heads_(std::move(heads)), features_(size_t(heads_->sizes.features())) {}
+  std::unique_ptr<Drafter> another(int) const override {
+    auto its = std::make_unique<Hydra>(heads_, vocab);
+    its->name = name;
+    return its;
+  }
+
+  void attach(const TargetRows* rows) override { rows_ = rows; }
+  void begin(const int*, int) override { forget(false); }
+  void committed(const Commit& commit) override {
+    const float* const last = rows_ ? rows_->features(commit.rows[commit.n - 1]) : nullptr;
+    if (last) std::copy_n(last, features_.size(), features_.begin());
+    forget(last != nullptr);
+  }
+
+  void prepare(const Growth& growth, const int* nodes, int n) override {
+    prepare_all({{this, &growth, {nodes, nodes + n}}});
+  }
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    for (bool more = true; more;) {  // where a node above has not run, it runs first
+      std::vector<std::pair<Hydra*, int>> next;
+      for (const Expansion& e : all) static_cast<Hydra*>(e.drafter)->place(*e.growth, e.nodes, next);
+      more = !next.empty();
+      if (more) run(next);
+    }
+    return true;
+  }
+  // The likeliest of its tokens; null for nodes that have not run.
+  const Likely* likely(const Growth& growth, int node) override {
+    const int id = ready_ ? seen_.find(growth, node) : -1;
+    if (id < 0 || id >= ran_) return nullptr;
+    best_likely(logits_of(id), heads_->sizes.classes(), heads_->token, temperature, kGuesses, likely_);
+    std::vector<int>& next = next_[size_t(id)];
+    next.clear();
+    for (size_t i = 0; i < size_t(kTogether) && i < likely_.token.size(); i++)
+      if (likely_.logit[i] >= likely_.logit[0] - kNear) next.push_back(likely_.token[i]);
+    return &likely_;
+  }
+
+ private:
+  static constexpr int kGuesses = 32;  // of a node, that may be drafted
+  // Nodes are mostly asked about one at a time, and a row more costs little. So a node's siblings run with it: so many,
+  // with logits so near.
+  static constexpr int kTogether = 3;
+  static constexpr float kNear = 1.5f;
+
+  void forget(bool ready) {
+    ready_ = ready;
+    seen_.shrink(0);
+    ran_ = 0;
+  }
+  float* state_of(int id) { return states_.data() + size_t(id) * size_t(heads_->sizes.width); }
+  float* logits_of(int id) { return logits_.data() + size_t(id) * size_t(heads_->sizes.classes()); }
+
+  // Adds to `next` the nodes that can run now: those of the nodes, or of those above them, whose parents have run.
+  void place(const Growth& growth, const std::vector<int>& nodes, std::vector<std::pair<Hydra*, int>>& next) {
+    if (!ready_ || nodes.empty()) return;
+    if (seen_.size() == 0) seen_.start(growth.token[0]);
+    for (int node : nodes) {
+      const int id = seen_.enter(growth, node), parent = seen_.parent[id];
+      if (id < ran_ || parent < 0 || parent >= ran_) continue;
+      for (int token : next_[size_t(parent)])
+        if (seen_.child(parent, token) < 0) seen_.add(parent, {token, 1});
+    }
+    const int end = ran_ == 0 ? 1 : seen_.size();
+    int id = ran_;
+    for (; id < end && seen_.parent[id] < ran_; id++) next.emplace_back(this, id);
+  }
+  static void run(const std::vector<std::pair<Hydra*, int>>& next) {
+    std::vector<HydraHeads::Node> roots, others;
+    for (const auto& [its, id] : next) {
+      const HydraSizes& sizes = its->heads_->sizes;
+      its->ran_ = id + 1;
+      its->next_.resize(std::max(its->next_.size(), size_t(its->ran_)));
+      its->next_[size_t(id)].clear();
+      its->states_.resize(std::max(its->states_.size(), size_t(its->seen_.size()) * size_t(sizes.width)));
+      its->logits_.resize(std::max(its->logits_.size(), size_t(its->seen_.size()) * size_t(sizes.classes())));
+    }
+    for (const auto& [its, id] : next) {
+      const float* const features = id == 0 ? its->features_.data() : nullptr;
+      (id == 0 ? roots : others)
+          .push_back({its->seen_.token[id], features, id == 0 ? nullptr : its->state_of(its->seen_.parent[id]),
+                      its->state_of(id), its->logits_of(id)});
+      its->model_forwards++;
+    }
+    roots.insert(roots.end(), others.begin(), others.end());
+    next[0].first->heads_->run(roots);
+  }
+
+  const std::shared_ptr<HydraHeads> heads_;  // of all texts
+  const TargetRows* rows_ = nullptr;
+  std::vector<float> features_;         // (3 C) where the root was picked
+  bool ready_ = false;                  // whether there are any
+  SeenNodes seen_;                      // of this iteration; an id is an index here
+  int ran_ = 0;                         // how many of them have run, the first ones
+  std::vector<std::vector<int>> next_;  // (ids) the likeliest tokens after it
+  std::vector<float> states_, logits_;  // (ids, S), (ids, N + 1)
+};
+
+}  // namespace nanospec

@@ -1,0 +1,36 @@
+// files/said.h: what a model wrote for its drafters: the file of nanospec distill, a line of JSON for each text.
+#pragma once
+
+#include "files/text.h"
+
+namespace nanospec {
+
+struct Said {
+  std::vector<int> tokens;  // all; the model's own begin at `begin`
+  size_t begin = 0;
+  std::string question, text;
+  bool held_out = false;
+};
+
+// Calls f(said) for each text that was not dropped, in their order. bytes: of the file at `path`. Throws runtime_error
+// where a text is not of so many tokens' model.
+template <class F>
+void each_said(const std::string& bytes, const std::string& path, int vocab, F f) {
+  size_t number = 0;
+  for (const std::string& line : split_at(bytes, '\n')) {
+    const std::string place = filled("{}, line {}", printable(path, 300), ++number);
+    if (line.empty()) continue;
+    const Json json = parse_json(line, place);
+    if (json.is_object() && json.contains("dropped")) continue;
+    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text"),
+               &question = member(json, "question");
+    const auto is_token = [=](const Json& id) { return id.is_number_unsigned() && id < vocab; };
+    if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
+        !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
+      refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
+    f(Said{tokens.get<std::vector<int>>(), begin.get<size_t>(), question.is_string() ? question.get<std::string>() : "",
+           text.get<std::string>(), json.value("held_out", Json()) == true});
+  }
+}
+
+}  // namespace nanospec

@@ -1,0 +1,331 @@
+// tests/drafters/test_hydra.cpp: the heads that see the path: their gradient, the drafter against the trainer, their
+// file, and whole trainings by the program on what a model said.
+#include <doctest/doctest.h>
+
+#include "files/drafters.h"
+#include "tests/error_of.h"
+#include "tests/mock.h"
+#include "tests/random.h"
+#include "tests/world.h"
+#include "training/train_hydra.h"
+
+using namespace nanospec;
+
+namespace {
+
+// Examples with A tokens each behind the first one.
+Shard random_examples(Chance& chance, int examples, int channels, int after, int vocab) {
+  Shard shard;
+  shard.sizes = {examples, 1, channels, Recorded::kExamples, after};
+  for (int i = 0; i < shard.sizes.tokens(); i++) shard.token.push_back(chance.below(vocab));
+  shard.states.resize(size_t(examples * channels));
+  chance.fill(shard.states.data(), shard.states.size(), 2);
+  return shard;
+}
+Embeddings embeddings_of(const std::vector<float>& table, int channels) {
+  return [=](const int* tokens, int n, float* to) {
+    for (int i = 0; i < n; i++) std::copy_n(table.begin() + tokens[i] * channels, channels, to + i * channels);
+  };
+}
+std::vector<int> every_third_class(int vocab, int known) {  // tokens 0, 3, 6, ... are known
+  std::vector<int> class_of(size_t(vocab), known);
+  for (int i = 0; i < known; i++) class_of[size_t(3 * i)] = i;
+  return class_of;
+}
+
+// Heads for the world's model, by chance.
+HydraFile random_hydra(int tokens, double size, uint64_t seed = 5) {
+  HydraFile file;
+  file.sizes = {world().config.n_embd, 20, tokens};
+  Chance chance(seed);
+  file.weights.resize(hydra_table(file.sizes).back().offset + hydra_table(file.sizes).back().size);
+  chance.fill(file.weights.data(), file.weights.size(), size);
+  for (int i = 0; i < tokens; i++) file.token.push_back(world().config.vocab_size - 1 - i);
+  return file;
+}
+
+// What the world's model says after pieces of its text, in the file of nanospec distill; every fifth text is held out.
+std::string said_by_world(int texts, int length) {
+  const World& w = world();
+  Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 17);
+  const std::vector<int> all = w.tokenizer.encode(read_file(w.data));
+  std::string lines;
+  for (int i = 0; i < texts; i++) {
+    Decoding decoding;
+    decoding.max_new_tokens = length;
+    decoding.sampling.temperature = 0.5f;
+    decoding.sampling.sequence = uint32_t(i);
+    std::vector<int> text(all.begin() + 31 * i, all.begin() + 31 * i + 9);
+    generate(target, nullptr, decoding, text, [](int) { return true; });
+    lines +=
+        Json({{"question", std::to_string(i)}, {"text", "x"}, {"held_out", i % 5 == 0}, {"begin", 9}, {"tokens", text}})
+            .dump() +
+        "\n";
+    if (i == 3) lines += "{\"dropped\": \"loops\"}\n";
+  }
+  return lines;
+}
+int train_hydra(Words words) {
+  words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1", "--batch_size", "64", "--learning_rate",
+                               "1e-2", "--min_lr", "1e-2", "--warmup_iters", "0", "--hydra_ahead", "3"});
+  return train_drafter<HydraOptions>(int(words.size()), arguments(words).data());
+}
+
+}  // namespace
+
+TEST_CASE("hydra: gradients against differences of the loss, in double") {
+  const HydraSizes sizes = {6, 9, 4};
+  const int V = 13;
+  Chance chance(31);
+  const Shard shard = random_examples(chance, 5, sizes.features(), 4, V);
+  std::vector<float> table(size_t(V * sizes.n_embd));
+  chance.fill(table.data(), table.size());
+  const std::vector<int> pieces = {4, 0, 2, 1};
+  const Examples batch{shard, pieces.data(), 4};
+  Pool pool(1);
+  HydraTrainer<double> trainer(sizes, every_third_class(V, 4), embeddings_of(table, 6), 3, 5, pool);
+  std::vector<double> weights(trainer.size);
+  chance.fill(weights.data(), weights.size(), 0.7);
+  trainer.set_weights(weights.data());
+  trainer.loss_and_gradient(batch);
+  const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.size);
+  const auto loss_at = [&](size_t i, double h) {
+    std::vector<double> moved = weights;
+    moved[i] += h;
+    trainer.set_weights(moved.data());
+    return trainer.loss(batch);
+  };
+  for (const TensorSpec& spec : trainer.table) {
+    CAPTURE(spec.name);
+    double wrong = 0, norm = 0;
+    for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
+      const double h = 1e-3;
+      const double slope = (8 * (loss_at(i, h) - loss_at(i, -h)) - (loss_at(i, 2 * h) - loss_at(i, -2 * h))) / (12 * h);
+      wrong += std::pow(slope - gradient[i], 2), norm += slope * slope;
+    }
+    CHECK(norm > 0);
+    CHECK(std::sqrt(wrong) < 1e-8 * std::sqrt(norm));
+  }
+}
+
+TEST_CASE("hydra: any number of threads gives the same bits") {
+  const HydraSizes sizes = {40, 70, 50};
+  Chance chance(32);
+  const Shard shard = random_examples(chance, 37, sizes.features(), 5, 160);
+  std::vector<float> table(size_t(160 * sizes.n_embd)), weights;
+  chance.fill(table.data(), table.size());
+  const std::vector<int> pieces = numbers_to(37);
+  const auto stepped = [&](int threads) {
+    Pool pool(threads);
+    HydraTrainer<float> trainer(sizes, every_third_class(160, 50), embeddings_of(table, 40), 4, 40, pool);
+    weights = initial_weights(trainer.table, 3);
+    trainer.set_weights(weights.data());
+    for (int i = 0; i < 2; i++) {
+      Update update;
+      update.iteration = i;
+      trainer.step({shard, pieces.data(), 37}, update);
+    }
+    return std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.size);
+  };
+  const std::vector<float> alone = stepped(1);
+  CHECK(alone != weights);
+  CHECK(alone == stepped(2));
+  CHECK(alone == stepped(3));
+}
+
+// Of every node of a tree the drafter, in 8 bits, says what the trainer does of the node's path; and it says the same
+// bits in whatever order, and however many at a time, nodes are asked about.
+TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tree") {
+  const World& w = world();
+  const int V = w.config.vocab_size, C = w.config.n_embd;
+  Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 9);
+  const HydraFile file = random_hydra(V - 3, 0.3);
+  const auto heads = std::make_shared<HydraHeads>(file, target);
+  const std::vector<int> prompt = w.tokenizer.encode("the king");
+  target.prefill(prompt.data(), int(prompt.size()) - 1);
+  const int depth = 0, end = 1, row = 0;
+  target.forward(&prompt.back(), &depth, &end, 1);
+  Features features(target);
+  MadeUpRows rows;
+  rows.of_features = [&](int i) { return features.row(i); };
+  const int root = 4;
+  const Commit commit = {&root, &row, 1, Tree()};
+
+  Chance chance(9);
+  Growth growth;
+  growth.start(root);
+  for (int i = 1; i < 12; i++) growth.add(chance.below(i), {chance.below(V), 0.5f});
+  const auto says = [&](Hydra& hydra, int node) {
+    const float* const logits = hydra.logits(growth, node);
+    return logits ? std::vector<float>(logits, logits + V) : std::vector<float>();
+  };
+  Hydra at_once(heads, V), in_turn(heads, V);
+  for (Hydra* hydra : {&at_once, &in_turn}) {
+    hydra->begin(prompt.data(), int(prompt.size()));
+    CHECK(says(*hydra, 0).empty());  // before the target has run
+    tell(*hydra, commit, rows);
+    CHECK(says(*hydra, 0).empty());  // before it has run itself
+  }
+  at_once.prepare(growth, numbers_to(12).data(), 12);
+  for (int node = 11; node >= 0; node--) in_turn.prepare(growth, &node, 1);
+  CHECK(at_once.model_forwards == 12);
+
+  std::vector<int> class_of(size_t(V), V - 3);
+  for (size_t i = 0; i < file.token.size(); i++) class_of[size_t(file.token[i])] = int(i);
+  for (int node = 0; node < 12; node++) {
+    CAPTURE(node);
+    CHECK(says(at_once, node) == says(in_turn, node));
+    std::vector<int> path = {0};  // what comes behind it does not matter
+    for (int at = node; at >= 0; at = growth.parent[at]) path.insert(path.begin(), growth.token[at]);
+    const int K = growth.depth[node] + 1;
+    Shard shard;
+    shard.sizes = {1, 1, kFeatures * C, Recorded::kExamples, K + 1};
+    shard.token.push_back(0);
+    shard.token.insert(shard.token.end(), path.begin(), path.end());
+    shard.states.assign(features.row(0), features.row(0) + kFeatures * C);
+    Pool pool(1);
+    const Embeddings embeddings = [&](const int* tokens, int n, float* to) {
+      for (int i = 0; i < n; i++) std::copy_n(w.weights.data() + tokens[i] * C, C, to + i * C);
+    };
+    HydraTrainer<float> trainer(file.sizes, class_of, embeddings, K, 1, pool);
+    trainer.set_weights(file.weights.data());
+    const std::vector<float> drafted = says(at_once, node);
+    const Likely& likely = *at_once.likely(growth, node);
+    const int piece = 0;
+    trainer.loss({shard, &piece, 1}, [&](int k, int before, int, const float* logits, float) {
+      if (k + 1 < K) return;
+      CHECK(before == class_of[size_t(growth.token[node])]);
+      const float most = *std::max_element(logits, logits + V - 2);
+      double wrong = 0, size = 0;
+      for (int token : likely.token) {
+        const double its = double(logits[class_of[size_t(token)]]);
+        wrong += std::pow(double(drafted[size_t(token)]) - its, 2), size += its * its;
+      }
+      CHECK(std::sqrt(wrong) < 0.03 * std::sqrt(size));  // of weights and states in 8 bits
+      CHECK(drafted[size_t(file.token[0])] <= most + 0.2f * std::abs(most));
+    });
+    for (int token = 0; token < V; token++)  // others are rarer than the likely ones
+      if (class_of[size_t(token)] == V - 3) CHECK(likely.find(token) < 0);
+  }
+}
+
+TEST_CASE("hydra: the best of some classes, and what is left for all others") {
+  Chance chance(4);
+  for (int t = 0; t < 200; t++) {
+    const int classes = 2 + chance.below(40), known = classes - chance.below(2), most = 1 + chance.below(classes);
+    std::vector<int> token;
+    for (int i = 0; i < known; i++) token.push_back(3 * i + 1);
+    std::vector<float> logits(static_cast<size_t>(classes));
+    chance.fill(logits.data(), logits.size(), 4);
+    Likely likely(200);
+    best_likely(logits.data(), classes, token, 1, most, likely);
+    std::vector<int> order = numbers_to(known);
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[size_t(a)] > logits[size_t(b)]; });
+    REQUIRE(likely.token.size() == size_t(std::min(most, known)));
+    double all = 0, listed = 0;
+    for (float logit : logits) all += std::exp(double(logit));
+    for (size_t i = 0; i < likely.token.size(); i++) {
+      CHECK(likely.token[i] == token[size_t(order[i])]);
+      CHECK(likely.logit[i] == logits[size_t(order[i])]);
+      listed += std::exp(double(likely.logit[i]));
+    }
+    if (all - listed > 1e-3 * all)
+      CHECK(std::exp(double(likely.rest)) * likely.others() == doctest::Approx(all - listed).epsilon(1e-2));
+  }
+}
+
+TEST_CASE("hydra: heads come back from their file; files that do not fit are refused") {
+  const World& w = world();
+  const Folder folder;
+  const std::string path = heads_path(folder.path, "hydra");
+  const auto read = [&] { return read_hydra(folder.path, w.config, w.dir); };
+  CHECK(holds(error_of([&] { read(); }), "has no heads: " + path + ": train them: train_drafter --hydra " + w.dir));
+  const HydraFile file = random_hydra(9, 1);
+  write_hydra(folder.path, file, {{"tokenizer", tokenizer_hash(w.dir)}});
+  const HydraFile again = read();
+  CHECK(again.sizes.width == 20);
+  CHECK(again.token == file.token);
+  CHECK(again.weights == file.weights);
+  const std::string whole = read_file(path);
+  for (size_t cut : {size_t(0), size_t(7), size_t(60), whole.size() / 2, whole.size() - 1}) {
+    write_file(path, whole.substr(0, cut));
+    CHECK(!error_of([&] { read(); }).empty());
+  }
+  const auto refused = [&](HydraFile other, const Metadata& metadata = {}) {
+    write_hydra(folder.path, other, metadata);
+    return error_of([&] { read(); });
+  };
+  HydraFile other = file;
+  other.token[2] = other.token[5];
+  CHECK(holds(refused(other), "not different ones of this model"));
+  other.token[2] = w.config.vocab_size;
+  CHECK(holds(refused(other), "not different ones of this model"));
+  other = file, other.weights[3] = NAN;
+  CHECK(holds(refused(other), "not finite"));
+  CHECK(holds(refused(file, {{"tokenizer", "xxh64:0"}}), "different tokenizer than the model's"));
+  const float one = 1;
+  write_safetensors(path, {{"something.else", {1}, &one}}, {});
+  CHECK(holds(error_of([&] { read(); }), "not heads for this model"));
+}
+
+TEST_CASE("hydra: the program trains on what the model said, goes on to the same bits, and the drafts are right") {
+  const World& w = world();
+  const Folder folder;
+  const std::string dir = folder.file("model"), data = folder.file("said.jsonl"), path = dir + "/hydra.safetensors";
+  std::filesystem::copy(w.dir, dir);
+  write_file(data, said_by_world(150, 22));
+  const Words usual = {"--hydra", dir, "--data", data, "--max_iters", "120", "--eval_interval", "60"};
+  const auto with = [&](const Words& more) {
+    Words words = usual;
+    words.insert(words.end(), more.begin(), more.end());
+    return train_hydra(words);
+  };
+  const std::string stats = folder.file("stats.json");
+  REQUIRE(with({"--stats", stats}) == 0);
+  const Json figures = parse_json(read_file(stats), stats);
+  const double first = figures["curve"][0]["loss"], last = figures["curve"].back()["loss"];
+  CHECK(last < first);
+  CHECK(figures["accuracy"][0][0].get<double>() > figures["accuracy_unigram"][0].get<double>());
+  CHECK(figures["iterations"] == 120);
+
+  // Stopped and gone on with: the same bits; another text or another width is another run.
+  const std::string straight = read_file(path);
+  const std::string parts = folder.file("parts");
+  Words half = usual;
+  half[5] = "60";
+  half.insert(half.end(), {"--out", parts});
+  REQUIRE(train_hydra(half) == 0);
+  CHECK(read_file(parts + "/hydra.safetensors") != straight);
+  REQUIRE(with({"--out", parts, "--resume", "--threads", "2"}) == 0);
+  CHECK(read_file(parts + "/hydra.safetensors") == straight);
+  CHECK(holds(error_of([&] { with({"--resume", "--hydra_width", "7"}); }), "had width"));
+  CHECK(holds(error_of([&] { with({}); }), "--overwrite"));
+
+  // It drafts, alone and in a union; the bytes are plain decoding's.
+  Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 17);
+  const MakeModelDrafter make = [&](const DrafterName&) { return load_hydra(dir, dir, target); };
+  for (const char* name : {"hydra", "suffix+hydra"})
+    for (float temperature : {0.0f, 0.8f}) {
+      CAPTURE(name);
+      CAPTURE(temperature);
+      const std::unique_ptr<Drafter> drafter = load_drafter(name, dir, w.config.vocab_size, make);
+      Decoding decoding;
+      decoding.max_new_tokens = 100;
+      decoding.sampling.temperature = temperature;
+      decoding.shape = parse_shape("best-first", 8);
+      std::vector<int> plain = w.tokenizer.encode("the king"), text = plain;
+      generate(target, nullptr, decoding, plain, [](int) { return true; });
+      const Stats its = generate(target, drafter.get(), decoding, text, [](int) { return true; });
+      CHECK(text == plain);
+      CHECK(double(its.tokens) > 1.3 * double(its.target_forwards));
+    }
+
+  // What is no file of distill, and one that holds too little.
+  const auto refused = [&](const std::string& bytes) {
+    write_file(data, bytes);
+    return error_of([&] { with({"--out", folder.file("other")}); });
+  };
+  CHECK(holds(refused("{}\n"), "no text of this model: " + data + ", line 1"));
+  CHECK(holds(refused(said_by_world(1, 22)), "places to learn from"));
+  CHECK(holds(refused("x"), "line 1"));
+}
