@@ -53,7 +53,7 @@ step = $(eval DONE += x)@echo "  $(words $(DONE))$(STEPS)  $(1)  $@" | tee $(BUI
 build = +@: >$(BUILD)/step; sh data/alive.sh "cat $(BUILD)/step" $(MAKE) $(if $(Q),-s) \
   $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) STEPS=/$$($(MAKE) -n STEPS=/ $(1) | grep -c '^echo " *[0-9]*/ ') $(1)
 
-.PHONY: all help programs study cuda single deps data run chat bench peers train-drafters experiments \
+.PHONY: all help programs study cuda single deps data run chat drafter bench peers train-drafters experiments \
   tests test documents transcripts prove everywhere arm64 course grade starter clean format
 all: ## the programs nanospec, train_gpt, train_drafter and study, into build/; with a GPU those of make cuda too
 	@sh machine/found.sh
@@ -75,7 +75,7 @@ unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments
 # themselves: gradients against differences, sweeps, distributions.
 unit_tests-computing := $(patsubst %,tests/%.cpp,core/test_model core/test_operations core/test_real core/test_sample \
   core/test_sweep forest/test_forest rules/test_verify)
-unit_tests-trainers := $(patsubst %,tests/%.cpp,drafters/test_medusa drafters/test_parallel training/test_train_parallel)
+unit_tests-trainers := $(patsubst %,tests/%.cpp,$(addprefix drafters/test_,medusa hydra parallel) training/test_train_parallel)
 COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
 TEST_FOLDERS := commands core course cuda drafters files growth machine study training
 $(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard tests/$(f)/*.cpp))))
@@ -161,8 +161,7 @@ cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; each kernel's r
 	@sh tests/cuda/budgets.sh $(if $(filter command,$(origin GPU)),carry)
 single: $(BUILD)/nanospec_single.cu ## the core as one file, build/nanospec_single.cu; its first line says how to compile it
 $(BUILD)/nanospec_single.cu: $(wildcard machine/single* *.h *.cuh) machine/numbers.h
-	@sh machine/single.sh >$@.tmp && mv $@.tmp $@
-	@head -4 $@
+	@sh machine/single.sh >$@.tmp && mv $@.tmp $@ && head -4 $@
 
 # ---------------------------------------- Running and measuring
 deps: ## installs the Debian packages that are missing
@@ -170,17 +169,19 @@ deps: ## installs the Debian packages that are missing
 data: ## gets the training text
 	@sh data/alive.sh "echo data: getting the text" sh data/get.sh
 run: deps ## gets what is missing, builds, trains the small model, compares plain and speculative decoding
-	@$(MAKE) data
-	@sh machine/found.sh
+	@$(MAKE) data && sh machine/found.sh
 	$(call build,$(BUILD)/train_gpt $(BUILD)/nanospec)
-	@sh study/train.sh small
-	@sh data/compare.sh
+	@sh study/train.sh small && sh data/compare.sh
 # So it answers most questions right, and briefly: docs/results.md. With set -m a Ctrl-C is the chat's, not make's too.
 CHAT := --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0 --system "You give short and correct answers."
 chat: deps ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; builds; talks with it
 	@sh data/get_model.sh
 	$(call build,$(BUILD)/nanospec)
-	@[ ! -t 0 ] || set -m; $(BUILD)/nanospec chat $(CHAT); exit $$?
+	@[ ! -t 0 ] || set -m; $(BUILD)/nanospec chat $(CHAT) $(if $(wildcard models/*.Q4_1/hydra.safetensors),--drafter suffix+hydra); exit $$?
+drafter: deps ## lets the model of make chat write texts, and trains heads on them, which make chat then drafts with: an hour
+	@sh data/get_model.sh
+	$(call build,$(BUILD)/nanospec $(BUILD)/train_drafter)
+	@sh study/train.sh heads
 bench: ## tables and pictures of speed, into build/bench: five minutes; a GPU takes some more
 	$(call build,programs)
 	@$(BUILD)/nanospec bench --out $(BUILD)/bench
@@ -223,8 +224,7 @@ transcripts: data ## writes what commands print into the documents, as make docu
 	$(call build,programs)
 	@sh tests/documents/run.sh transcripts
 prove: ## the tests with the whole of their sweeps, and the documents' long commands: an hour; with the model of make chat more
-	@NANOSPEC_PROVE=1 $(MAKE) test
-	@NANOSPEC_PROVE=1 $(MAKE) documents
+	@NANOSPEC_PROVE=1 $(MAKE) test && NANOSPEC_PROVE=1 $(MAKE) documents
 	@$(if $(NVCC),sh tests/cuda/ptx/mutants.sh)
 everywhere:
 	$(call build,$(BUILD)/tests/run-everywhere)

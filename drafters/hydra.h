@@ -158,7 +158,8 @@ void hydra_guess(const Team& team, const HydraSizes& s, const HydraWeights<T, W>
 // ---------------------------------------------------------------------------------------------------------------
 // The heads, for all texts that draft with them
 
-// They run on the target's threads, while it does not. Their weights are held in 8 bits.
+// They run on the target's threads, while it does not. A forward of the target drives their weights out of the caches,
+// so that each tree reads them from memory: they are held in 4 bits.
 class HydraHeads {
  public:
   const HydraSizes sizes;
@@ -209,7 +210,7 @@ class HydraHeads {
  private:
   const Target& target_;
   std::vector<float> bias_;
-  HydraWeights<float, Q8_0> weights_;
+  HydraWeights<float, Q4_0> weights_;
   HydraActivations<float> a_{sizes, 1, 1};
   int rows_ = 1;  // of these
   std::vector<int> tokens_;

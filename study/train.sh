@@ -1,11 +1,14 @@
 #!/bin/sh
-# study/train.sh: trains what is missing, for `make run` and `make experiments`, which say in BUILD where the programs are.
+# study/train.sh: trains what is missing, for `make run`, `make drafter` and `make experiments`, which say in BUILD where
+# the programs are.
+#   train.sh heads       heads for the model of `make chat`, on texts that it writes
 #   train.sh small       the small model, runs/small
 #   train.sh drafters    the target of the experiments, runs/medium, and the drafters that it teaches
 #   train.sh accuracy    how often each drafter is right on the target: shapes `sequoia` and `calibrated` want that
 # A model whose training was stopped goes on where it was; what has ended is not repeated.
 set -e
 medium=runs/medium
+chat=models/SmolLM2-135M-Instruct.Q4_1
 text=data/tinyshakespeare.txt
 [ -e $text ] || text=data/shakespeare.txt
 
@@ -47,6 +50,10 @@ for what in "$@"; do
       once $medium/sequential/parallel.safetensors $medium/sequential/unfinished \
         drafter $medium/sequential/parallel.json --parallel $medium --eval_interval 200 --parallel_sequential \
         --max_iters 800 --out $medium/sequential ;;
+    heads)
+      "$BUILD/nanospec" distill --model $chat.gguf --tokens 400k --out $chat.said.jsonl
+      if [ -s $chat/hydra-optimizer.safetensors ]; then set -- --resume; else set --; fi
+      "$BUILD/train_drafter" --hydra $chat.gguf --data $chat.said.jsonl "$@" ;;
     accuracy)
       for name in bigram ngram:4 suffix+ngram:4 gpt:runs/small; do calibrate $name 0 0.4 0.7 1; done
       for name in medusa parallel parallel:$medium/sequential; do calibrate $name 0 0.7 1; done ;;

@@ -44,6 +44,25 @@ HydraFile random_hydra(int tokens, double size, uint64_t seed = 5) {
   return file;
 }
 
+// The weights as the drafter holds them.
+std::vector<float> in_four_bits(const HydraFile& file) {
+  HydraWeights<float, Q4_0> packed(file.sizes, file.weights.data(), false);
+  packed.pack(Team{});
+  std::vector<float> weights = file.weights;
+  const std::vector<TensorSpec> table = hydra_table(file.sizes);
+  const auto round = [&](size_t tensor, const Panels<Q4_0>& panels, bool rows_are_outputs) {
+    for (int k = 0; k < panels.k; k++)
+      for (int n = 0; n < panels.n; n++)
+        weights[table[tensor].offset + size_t(rows_are_outputs ? n * panels.k + k : k * panels.n + n)] =
+            panels.weight(k, n);
+  };
+  round(0, packed.features.forward, false);
+  round(1, packed.step.forward, false);
+  round(3, packed.down.forward, false);
+  round(4, packed.guess.forward, true);
+  return weights;
+}
+
 // What the world's model says after pieces of its text, in the file of nanospec distill; every fifth text is held out.
 std::string said_by_world(int texts, int length) {
   const World& w = world();
@@ -133,8 +152,8 @@ TEST_CASE("hydra: any number of threads gives the same bits") {
   CHECK(alone == stepped(3));
 }
 
-// Of every node of a tree the drafter, in 8 bits, says what the trainer does of the node's path; and it says the same
-// bits in whatever order, and however many at a time, nodes are asked about.
+// Of every node of a tree the drafter says what the trainer does of the node's path, with weights of 4 bits; and it
+// says the same bits in whatever order, and however many at a time, nodes are asked about.
 TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tree") {
   const World& w = world();
   const int V = w.config.vocab_size, C = w.config.n_embd;
@@ -170,6 +189,7 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
   for (int node = 11; node >= 0; node--) in_turn.prepare(growth, &node, 1);
   CHECK(at_once.model_forwards == 12);
 
+  const std::vector<float> rounded = in_four_bits(file);
   std::vector<int> class_of(size_t(V), V - 3);
   for (size_t i = 0; i < file.token.size(); i++) class_of[size_t(file.token[i])] = int(i);
   for (int node = 0; node < 12; node++) {
@@ -188,7 +208,7 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
       for (int i = 0; i < n; i++) std::copy_n(w.weights.data() + tokens[i] * C, C, to + i * C);
     };
     HydraTrainer<float> trainer(file.sizes, class_of, embeddings, K, 1, pool);
-    trainer.set_weights(file.weights.data());
+    trainer.set_weights(rounded.data());
     const std::vector<float> drafted = says(at_once, node);
     const Likely& likely = *at_once.likely(growth, node);
     const int piece = 0;
@@ -201,7 +221,7 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
         const double its = double(logits[class_of[size_t(token)]]);
         wrong += std::pow(double(drafted[size_t(token)]) - its, 2), size += its * its;
       }
-      CHECK(std::sqrt(wrong) < 0.03 * std::sqrt(size));  // of weights and states in 8 bits
+      CHECK(std::sqrt(wrong) < 0.03 * std::sqrt(size));  // of states in 8 bits
       CHECK(drafted[size_t(file.token[0])] <= most + 0.2f * std::abs(most));
     });
     for (int token = 0; token < V; token++)  // others are rarer than the likely ones
