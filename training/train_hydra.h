@@ -341,8 +341,11 @@ inline DistillRun open_run(HydraOptions& o) {
                        {"data_sha256", sha256(bytes)},
                        {"weights", weights_hash(o.dir)},
                        {"layers", joined(feature_layers(config.n_layer), ",")}};
-  run.text.origin = text_origin(o.data, run.text.settings.at("data_sha256"));
-  run.text.origin["tokenizer"] = tokenizer_hash(o.dir);
+  const Metadata said = text_origin(o.data, run.text.settings.at("data_sha256"));
+  run.text.origin = {{"said", said_by(said, "text")},
+                     {"said_sha256", said_by(said, "text_sha256")},
+                     {"model", model_hash(o.dir)},  // none of a GGUF file: other number types of it will do
+                     {"tokenizer", tokenizer_hash(o.dir)}};
   run.recorder = [&o](const DistillRun& its) -> RecordSequence {
     return [recorder = std::make_shared<ExampleRecorder>(*o.lessons, *o.target_of(its))](uint32_t i, Shard& shard) {
       (*recorder)(i, shard);

@@ -308,6 +308,12 @@ TEST_CASE("hydra: the program trains on what the model said, goes on to the same
   CHECK(figures["accuracy"][0][0].get<double>() > figures["accuracy_unigram"][0].get<double>());
   CHECK(figures["iterations"] == 120);
 
+  // They are this model's, and of no text that the model did not learn: nothing is noted.
+  const Metadata metadata = read_header(path).metadata;
+  CHECK(metadata.at("model") == model_hash(dir));
+  CHECK(metadata.at("said") == "said.jsonl");
+  CHECK(metadata.count("text_sha256") == 0);
+
   // Stopped and gone on with: the same bits; another text or another width is another run.
   const std::string straight = read_file(path);
   const std::string parts = folder.file("parts");
