@@ -224,6 +224,9 @@ class Distiller {
 
   std::string summary() const {
     std::string text = filled("{} in {}", count(tokens_, "token"), count(double(texts_), "text"));
+    if (texts_ > 0)
+      text += filled(" of {} to {}, median {}", thousands(lowest(lengths_)), thousands(highest(lengths_)),
+                     thousands(median(lengths_)));
     if (seconds_ > 0) text += filled(": {} tok/s", thousands(ratio(written_now_, seconds_)));
     text += filled(" (batch {}; {})\nheld out: {}", engine_.seats(), machine_text(d_.options.settings, engine_),
                    count(double(held_out_), "text"));
@@ -251,6 +254,7 @@ class Distiller {
   void count_text(const std::string& question, size_t tokens) {
     asked_.insert(question);
     tokens_ += double(tokens);
+    lengths_.push_back(double(tokens));
     texts_++;
     held_out_ += is_held_out(question);
   }
@@ -358,6 +362,7 @@ class Distiller {
   // Of the file:
   double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
   size_t texts_ = 0, held_out_ = 0;
+  std::vector<double> lengths_;  // of its texts
   std::set<std::string> asked_;
   std::map<std::string, size_t> dropped_;
   int dropped_in_a_row_ = 0;  // by this run

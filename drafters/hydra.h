@@ -70,7 +70,7 @@ struct HydraWeights {
   Weight<T, W> features, step, down, guess;
   Array<W> memory;
 
-  // flat: hydra_table(s); each pack() reads it again.
+  // flat: hydra_table(s); each pack() reads it again. AnyNumber stands for 4 bits.
   HydraWeights(const HydraSizes& s, const T* flat, bool training) {
     const HydraTensors<const T> tensors(s, flat);
     features = {tensors.features, s.features(), s.width};
@@ -78,6 +78,8 @@ struct HydraWeights {
     down = {tensors.down, s.width, s.n_embd};
     guess = {tensors.guess, s.n_embd, s.classes(), true};
     const std::vector<Weight<T, W>*> all = {&features, &step, &down, &guess};
+    if constexpr (std::is_same<W, AnyNumber>::value)
+      for (Weight<T, W>* weight : all) weight->forward.dtype = Dtype::q4_0;
     memory = place_weights(all, training);
   }
   void pack(const Team& team) const {
@@ -139,9 +141,9 @@ void hydra_step(const Team& team, const HydraSizes& s, const HydraWeights<T, W>&
   T* const embedding = input.at + s.width;
   launch(team, n, norm_of_states(s, above, input, a.rstd_in.at(0, first)));
   launch(team, n, rms_norm<T>(embedding, input.stride, s.n_embd, nullptr, embedding, input.stride, nullptr));
-  matmul(team, n, product(input, w.step.forward, pre),
-         JoinSilu<T>{pre.at, a.state.at(0, first), pre.stride, w.step.bias, above.at});
+  matmul(team, n, product(input, w.step.forward, pre));
   team.wait();
+  launch_columns(team, n, s.width, JoinSilu<T>{pre.at, a.state.at(0, first), pre.stride, w.step.bias, above.at});
 }
 
 // The guesses of the first n nodes.
@@ -210,7 +212,7 @@ class HydraHeads {
  private:
   const Target& target_;
   std::vector<float> bias_;
-  HydraWeights<float, Q4_0> weights_;
+  HydraWeights<float, AnyNumber> weights_;
   HydraActivations<float> a_{sizes, 1, 1};
   int rows_ = 1;  // of these
   std::vector<int> tokens_;

@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 #include "commands/comparison.h"
 #include "tests/command_line.h"
+#include "tests/commands/small.h"
 #include "tests/commands/stand_in.h"
 #include "tests/error_of.h"
 #include "tests/picture.h"
@@ -51,6 +52,34 @@ TEST_CASE("compare: plain decoding is added where it is not asked for; several p
   CHECK(json["methods"][0]["method"] == "none");
   CHECK(json["methods"][1]["runs"][0]["tokens"] == 16);
   CHECK(json["methods"][1]["identical"] == true);
+}
+
+TEST_CASE("compare: with --chat prompts are questions in the model's template") {
+  const StandInEngine before = stand_in();
+  stand_in().tokenizer = small();
+  stand_in().chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
+  script = [](const Method&, int) {
+    Generated g;
+    g.tokens = tokens_of("Yes.<|im_end|>");
+    g.stats.tokens = 1, g.stats.seconds = 1, g.stats.target_forwards = 1;
+    return g;
+  };
+  const Folder folder;
+  write_file(folder.file("p.jsonl"), "{\"prompt\": \"A\"}\n{\"kind\": \"b\", \"prompt\": \"<|im_end|>\"}\n");
+  const Words usual = {"--model", "m", "--prompts", folder.file("p.jsonl"), "--repeat", "1", "--methods", "none"};
+  const auto with = [&](const Words& more) {
+    Words words = usual;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  run(compare_command, with({"--chat", "--system", "Be."}));
+  const std::string begin = "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\n";
+  CHECK(calls[0].prompt == tokens_of(begin + "A<|im_end|>\n<|im_start|>assistant\n"));
+  CHECK(calls[1].prompt.size() > calls[0].prompt.size());  // what a prompt says is plain text
+  run(compare_command, with({}));
+  CHECK(calls[0].prompt == tokens_of("A"));
+  CHECK(contains(BAD_COMMAND_LINE(run(compare_command, with({"--system", "Be."}))), "--system is part of a chat"));
+  stand_in() = before;
 }
 
 TEST_CASE("compare: the last sentence says no more than the table") {

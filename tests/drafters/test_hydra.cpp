@@ -46,15 +46,17 @@ HydraFile random_hydra(int tokens, double size, uint64_t seed = 5) {
 
 // The weights as the drafter holds them.
 std::vector<float> in_four_bits(const HydraFile& file) {
-  HydraWeights<float, Q4_0> packed(file.sizes, file.weights.data(), false);
+  HydraWeights<float, AnyNumber> packed(file.sizes, file.weights.data(), false);
   packed.pack(Team{});
   std::vector<float> weights = file.weights;
   const std::vector<TensorSpec> table = hydra_table(file.sizes);
-  const auto round = [&](size_t tensor, const Panels<Q4_0>& panels, bool rows_are_outputs) {
-    for (int k = 0; k < panels.k; k++)
-      for (int n = 0; n < panels.n; n++)
-        weights[table[tensor].offset + size_t(rows_are_outputs ? n * panels.k + k : k * panels.n + n)] =
-            panels.weight(k, n);
+  const auto round = [&](size_t tensor, const Panels<AnyNumber>& any, bool rows_are_outputs) {
+    any.visit([&](const auto& panels) {
+      for (int k = 0; k < panels.k; k++)
+        for (int n = 0; n < panels.n; n++)
+          weights[table[tensor].offset + size_t(rows_are_outputs ? n * panels.k + k : k * panels.n + n)] =
+              panels.weight(k, n);
+    });
   };
   round(0, packed.features.forward, false);
   round(1, packed.step.forward, false);

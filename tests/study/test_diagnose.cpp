@@ -10,6 +10,18 @@
 
 using namespace nanospec;
 
+TEST_CASE("diagnose: --chat asks, and without it there is no system text") {
+  const Decodes on;
+  CHECK(contains(BAD_COMMAND_LINE(run(diagnose_command, {"--model", "m", "--prompt", "a", "--system", "b"})),
+                 "--system is part of a chat: nanospec diagnose"));
+  const Folder folder;
+  write_file(folder.file("p.jsonl"), "{\"prompt\": \"\"}\n");
+  CHECK(contains(error_of([&] {
+                   run(diagnose_command, {"--model", "m", "--prompts", folder.file("p.jsonl"), "--chat"});
+                 }),
+                 "an empty question"));
+}
+
 TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
   const Decodes on;
   const Folder folder;
