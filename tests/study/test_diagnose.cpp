@@ -14,12 +14,13 @@ TEST_CASE("diagnose: --chat asks, and without it there is no system text") {
   const Decodes on;
   CHECK(contains(BAD_COMMAND_LINE(run(diagnose_command, {"--model", "m", "--prompt", "a", "--system", "b"})),
                  "--system is part of a chat: nanospec diagnose"));
-  const Folder folder;
-  write_file(folder.file("p.jsonl"), "{\"prompt\": \"\"}\n");
-  CHECK(contains(error_of([&] {
-                   run(diagnose_command, {"--model", "m", "--prompts", folder.file("p.jsonl"), "--chat"});
-                 }),
-                 "an empty question"));
+  const Words usual = {"--model", "m", "--prompt", "ab", "--shape", "tree:3x2", "--max_new_tokens", "20"};
+  run(diagnose_command, usual);
+  CHECK(calls[0].prompt == std::vector<int>{'a', 'b'});
+  Words asks = usual;
+  asks.push_back("--chat");
+  run(diagnose_command, asks);
+  CHECK(calls[0].prompt.size() > 2);  // in lines of a talk, where no template is known
 }
 
 TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
