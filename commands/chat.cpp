@@ -16,7 +16,7 @@
 namespace nanospec {
 namespace {
 
-Command describe(Options& o, std::string& system) {
+Command describe(Options& o) {
   const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
   const std::vector<Flag> text = text_flags(o);
   return {
@@ -28,7 +28,7 @@ Command describe(Options& o, std::string& system) {
           "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n",
       together({{text[0],
                  text[1],
-                 {"--system", "TEXT", &system,
+                 {"--system", "TEXT", &o.system,
                   "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
                  model_text_flags(o)[0]},
@@ -266,14 +266,13 @@ int converse(Session& s) {
 
 int chat_command(int argc, char** argv) {
   Options o;
-  std::string system;
-  if (!read_command_line(describe(o, system), argc, argv, o)) return 0;
+  if (!read_command_line(describe(o), argc, argv, o)) return 0;
   o.settings.keeps_cache = true;
   Progress progress(o.settings.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + o.settings.model);
   Engine engine(o.settings);
   progress.clear();
-  Session session{o, engine, conversation_of(engine, o, system)};
+  Session session{o, engine, conversation_of(engine, o)};
   watch_interrupts();
   if (session.person)
     tell(session, filled("{}: {}, context {}, {}; drafter {}\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help "

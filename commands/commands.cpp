@@ -226,15 +226,16 @@ void check_chat(const Options& options, const std::string& command) {
     refuse_usage("--system is part of a chat: {}: add --chat, or put it into the prompt", command);
 }
 
-Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system) {
+Conversation conversation_of(const Engine& engine, const Options& options) {
   return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
-                            options.given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
+                            options.given.has("--system") ? std::optional(options.system) : std::nullopt,
+                            engine.begin_token());
 }
 
 Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what) {
   if (!options.chat) return engine.encode_prompt(prompt, what);
   if (prompt.empty()) refuse("an empty question", what, "give at least one character");
-  Conversation talk = conversation_of(engine, options, options.system);
+  Conversation talk = conversation_of(engine, options);
   talk.ask(prompt);
   return talk.tokens();
 }

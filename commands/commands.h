@@ -118,8 +118,8 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
-// A conversation by the model's own template. system: what --system gave.
-Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system);
+// A conversation by the model's own template.
+Conversation conversation_of(const Engine& engine, const Options& options);
 // The prompt's tokens; of a chat, as a question in the model's template. What it says is plain text, as in
 // "<|im_end|>"; the template alone brings control tokens. what: the prompt's name in errors.
 Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what);

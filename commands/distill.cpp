@@ -98,7 +98,7 @@ struct Source {
 
 Source source_of(const Distilling& d, const Engine& engine) {
   Source source;
-  if (d.text_file.empty()) source.talk.emplace(conversation_of(engine, d.options, ""));
+  if (d.text_file.empty()) source.talk.emplace(conversation_of(engine, d.options));
   if (!d.options.prompts_file.empty()) source.prompts = read_prompts(d.options);
   if (!d.text_file.empty()) {
     source.text = engine.tokenizer().encode(read_file(d.text_file), printable(d.text_file, 300));
@@ -223,8 +223,8 @@ class Distiller {
   }
 
   std::string summary() const {
-    std::string text = filled("{} in {}", count(tokens_, "token"), count(double(texts_), "text"));
-    if (texts_ > 0)
+    std::string text = filled("{} in {}", count(tokens_, "token"), count(double(lengths_.size()), "text"));
+    if (!lengths_.empty())
       text += filled(" of {} to {}, median {}", thousands(lowest(lengths_)), thousands(highest(lengths_)),
                      thousands(median(lengths_)));
     if (seconds_ > 0) text += filled(": {} tok/s", thousands(ratio(written_now_, seconds_)));
@@ -255,7 +255,6 @@ class Distiller {
     asked_.insert(question);
     tokens_ += double(tokens);
     lengths_.push_back(double(tokens));
-    texts_++;
     held_out_ += is_held_out(question);
   }
 
@@ -361,8 +360,8 @@ class Distiller {
   double seconds_ = 0, written_now_ = 0, answered_ = 0;  // of this run: tokens, and those of answers
   // Of the file:
   double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
-  size_t texts_ = 0, held_out_ = 0;
-  std::vector<double> lengths_;  // of its texts
+  size_t held_out_ = 0;
+  std::vector<double> lengths_;  // of its texts, in tokens
   std::set<std::string> asked_;
   std::map<std::string, size_t> dropped_;
   int dropped_in_a_row_ = 0;  // by this run

@@ -90,10 +90,10 @@ struct HydraWeights {
 // What a forward of R nodes computes.
 template <class T>
 struct HydraActivations {
-  Rows<T> features, above;              // (roots, 3 C), (roots, S) where the nodes are roots
-  Rows<T> input, pre, state;            // (R, S + C), (R, S) before SiLU, (R, S)
-  Rows<T> norm, low, logits;            // (R, S), (R, C), (R, N + 1)
-  Rows<T> rstd_feature, rstd_in, rstd;  // (roots, 3) each feature's; (R) of the states above; of the states
+  Rows<T> features, above;    // (roots, 3 C), (roots, S) where the nodes are roots
+  Rows<T> input, pre, state;  // (R, S + C), (R, S) before SiLU, (R, S)
+  Rows<T> norm, low, logits;  // (R, S), (R, C), (R, N + 1)
+  Rows<T> rstd_in, rstd;      // (R) each: of the states above, of the states; for the backward
 
   HydraActivations(const HydraSizes& s, int roots, int rows)
       : features(1, roots, pad16(s.features())),
@@ -258,19 +258,11 @@ class Hydra : public LikelyDrafter {
     const int id = ready_ ? seen_.find(growth, node) : -1;
     if (id < 0 || id >= ran_) return nullptr;
     best_likely(logits_of(id), heads_->sizes.classes(), heads_->token, temperature, kGuesses, likely_);
-    std::vector<int>& next = next_[size_t(id)];
-    next.clear();
-    for (size_t i = 0; i < size_t(kTogether) && i < likely_.token.size(); i++)
-      if (likely_.logit[i] >= likely_.logit[0] - kNear) next.push_back(likely_.token[i]);
     return &likely_;
   }
 
  private:
   static constexpr int kGuesses = 32;  // of a node, that may be drafted
-  // Nodes are mostly asked about one at a time, and a row more costs little. So a node's siblings run with it: so many,
-  // with logits so near.
-  static constexpr int kTogether = 3;
-  static constexpr float kNear = 1.5f;
 
   void forget(bool ready) {
     ready_ = ready;
@@ -284,12 +276,7 @@ class Hydra : public LikelyDrafter {
   void place(const Growth& growth, const std::vector<int>& nodes, std::vector<std::pair<Hydra*, int>>& next) {
     if (!ready_ || nodes.empty()) return;
     if (seen_.size() == 0) seen_.start(growth.token[0]);
-    for (int node : nodes) {
-      const int id = seen_.enter(growth, node), parent = seen_.parent[id];
-      if (id < ran_ || parent < 0 || parent >= ran_) continue;
-      for (int token : next_[size_t(parent)])
-        if (seen_.child(parent, token) < 0) seen_.add(parent, {token, 1});
-    }
+    for (int node : nodes) seen_.enter(growth, node);
     const int end = ran_ == 0 ? 1 : seen_.size();
     int id = ran_;
     for (; id < end && seen_.parent[id] < ran_; id++) next.emplace_back(this, id);
@@ -299,8 +286,6 @@ class Hydra : public LikelyDrafter {
     for (const auto& [its, id] : next) {
       const HydraSizes& sizes = its->heads_->sizes;
       its->ran_ = id + 1;
-      its->next_.resize(std::max(its->next_.size(), size_t(its->ran_)));
-      its->next_[size_t(id)].clear();
       its->states_.resize(std::max(its->states_.size(), size_t(its->seen_.size()) * size_t(sizes.width)));
       its->logits_.resize(std::max(its->logits_.size(), size_t(its->seen_.size()) * size_t(sizes.classes())));
     }
@@ -321,7 +306,6 @@ class Hydra : public LikelyDrafter {
   bool ready_ = false;                  // whether there are any
   SeenNodes seen_;                      // of this iteration; an id is an index here
   int ran_ = 0;                         // how many of them have run, the first ones
-  std::vector<std::vector<int>> next_;  // (ids) the likeliest tokens after it
   std::vector<float> states_, logits_;  // (ids, S), (ids, N + 1)
 };
 

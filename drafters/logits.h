@@ -1,14 +1,15 @@
 // drafters/logits.h: what drafters read and share.
 //
 // The ring drafters/ adds more drafters: n-grams of the training text (ngram.h), the text so far (adapt.h, suffix.h),
-// small models and the target's first layers (draft_model.h), heads (medusa.h), a network that predicts several tokens
-// at once (parallel.h). It includes the core alone, and reads no files: files/drafters.cpp loads a drafter by its name.
-// It hooks into the core's Drafter (draft.h); features.h reads the target's states and weights (target.h). A drafter
-// costs its own time, which `auto` weighs; plain decoding pays nothing.
+// small models and the target's first layers (draft_model.h), heads (medusa.h, hydra.h), a network that predicts
+// several tokens at once (parallel.h). It includes the core alone, and reads no files: files/drafters.cpp loads a
+// drafter by its name. It hooks into the core's Drafter (draft.h); features.h reads the target's states and weights
+// (target.h). A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
 // Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the entropy of logits; the logits
-// of a few likely tokens; a drafter that knows these; one whose logits depend on depth alone; one that replaces
-// another; one with random logits. How to add a drafter: see the head of draft.h.
+// of a few likely tokens; the nodes that a drafter's model has seen; a drafter that knows likely tokens; one whose
+// logits depend on depth alone; one that replaces another; one with random logits. How to add a drafter: see the head
+// of draft.h.
 #pragma once
 
 #include <algorithm>

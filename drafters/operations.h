@@ -1,8 +1,8 @@
 // drafters/operations.h: operations that only the networks of drafters use, written as in kernels.cuh.
 //
-// The Medusa heads (medusa.h) use SiLU beside a residual, and the loss against a whole distribution; the parallel
-// drafter (parallel.h) RMSNorm without a table of norms, and rows that are joined of two. Each has the same bits on a
-// core and on a warp (tests/cuda/cuda_rows.cu); none has a twin.
+// The heads (medusa.h, hydra.h) use SiLU beside a residual, Medusa's the loss against a whole distribution; hydra.h and
+// the parallel drafter (parallel.h) RMSNorm without a table of norms, and the latter rows that are joined of two. Each
+// has the same bits on a core and on a warp (tests/cuda/cuda_rows.cu); none has a twin.
 #pragma once
 
 #include "kernels.cuh"

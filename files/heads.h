@@ -78,11 +78,6 @@ inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::s
 // ---------------------------------------------------------------------------------------------------------------
 // Hydra's heads
 
-inline void write_hydra(const std::string& dir, const HydraFile& file, const Metadata& metadata) {
-  const TensorData token = {"token", {file.sizes.tokens}, file.token.data(), "I32"};
-  write_arrays(heads_path(dir, "hydra"), hydra_table(file.sizes), {{"", file.weights.data()}}, metadata, {token});
-}
-
 // The heads in DIR for a target of this config, in target_dir. They are of the target's tokens, so those of another
 // tokenizer are refused.
 inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "") {

@@ -5,7 +5,7 @@
 
 namespace nanospec {
 
-struct Said {
+struct SaidText {
   std::vector<int> tokens;  // all; the model's own begin at `begin`
   size_t begin = 0;
   std::string question, text;
@@ -28,8 +28,9 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, F f
     if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
         !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
       refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
-    f(Said{tokens.get<std::vector<int>>(), begin.get<size_t>(), question.is_string() ? question.get<std::string>() : "",
-           text.get<std::string>(), json.value("held_out", Json()) == true});
+    f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(),
+               question.is_string() ? question.get<std::string>() : "", text.get<std::string>(),
+               json.value("held_out", Json()) == true});
   }
 }
 

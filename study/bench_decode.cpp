@@ -76,9 +76,7 @@ std::vector<Text> read_kinds(const std::string& path, const Subject& subject, si
     Text& kind = kinds.back();
     if (kind.prompts.size() == most) continue;
     kind.prompts.push_back(question.at("prompt"));
-    Conversation talk = conversation_of(subject.engine, subject.options, "");
-    talk.ask(kind.prompts.back());
-    kind.tokens.push_back(talk.tokens());
+    kind.tokens.push_back(encode_prompt(subject.engine, subject.options, kind.prompts.back(), "a question"));
     kind.asked.emplace_back();  // with the text of control tokens
     for (int token : kind.tokens.back())
       kind.asked.back() += (tokenizer.bpe ? tokenizer.bpe->symbols() : tokenizer.symbols)[size_t(token)];
@@ -99,6 +97,7 @@ void bench_kinds(Bench& bench) {
   Options options = bench.options;
   options.settings.context = kContext;
   options.settings.keeps_cache = true;
+  options.chat = true;
   Subject subject(options);
   run_section(bench, subject, kKinds, read_kinds(questions, subject, bench.quick ? 1 : SIZE_MAX));
 }

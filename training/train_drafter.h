@@ -18,6 +18,7 @@
 //   command()                               its flags
 //   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
 //   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
+//   more_tensors()                          what its file holds beside the table's
 //   trainer(run, pool)                      its table and arrays, as they begin
 //   described(), add_figures(json)          what is printed of it
 #pragma once

@@ -17,10 +17,10 @@ namespace nanospec {
 // An example is a place of a text: the state of the target that picked a root of the model's own, that root, and the K
 // tokens behind it, all in the same text. Examples are numbered through the texts.
 struct SaidTexts {
-  std::vector<Said> texts;
+  std::vector<SaidText> texts;
   std::vector<size_t> first;  // (texts + 1) the number of each one's first example, and how many there are
 
-  void add(const Said& said, int ahead) {
+  void add(const SaidText& said, int ahead) {
     if (first.empty()) first.push_back(0);
     const size_t own = said.tokens.size() - said.begin, needed = size_t(ahead) + 1;
     if (said.begin == 0 || own < needed) return;  // no state, or no place
@@ -43,7 +43,7 @@ class ExampleRecorder {
     const SaidTexts& from = i < kValidation ? lessons_.train : lessons_.validation;
     const size_t number = i % kValidation;
     const size_t text = size_t(std::upper_bound(from.first.begin(), from.first.end(), number) - from.first.begin()) - 1;
-    const Said& said = from.texts[text];
+    const SaidText& said = from.texts[text];
     if (open_ != &said) run(said);
     const size_t place = said.begin + number - from.first[text], width = size_t(shard.sizes.channels);  // of the root
     const float* const state = states_.data() + (place - said.begin) * width;
@@ -54,7 +54,7 @@ class ExampleRecorder {
 
  private:
   // states_ become those that picked the model's own tokens.
-  void run(const Said& said) {
+  void run(const SaidText& said) {
     const int first = int(said.begin) - 1, end = int(said.tokens.size()) - 1;
     const int window = target_.block_size();
     if (end > window) refuse("a text is longer than the model's window", std::to_string(window) + " tokens", kAdvice);
@@ -80,7 +80,7 @@ class ExampleRecorder {
   static constexpr const char* kAdvice = "write the texts anew by nanospec distill with a smaller --max_new_tokens";
   const Lessons& lessons_;
   Target& target_;
-  const Said* open_ = nullptr;
+  const SaidText* open_ = nullptr;
   std::vector<float> states_;  // (own tokens, 3 C) of the open text
 };
 
@@ -225,6 +225,7 @@ struct HydraOptions : DistillOptions {
   HydraSizes sizes;
   std::shared_ptr<Lessons> lessons = std::make_shared<Lessons>();
   std::vector<int> token;        // (N)
+  std::vector<int> class_of;     // (V) which guess a token is; N: none of them
   std::shared_ptr<Target> runs;  // computes states, and gives embeddings
 
   HydraOptions() : DistillOptions({"hydra", "heads", "depth", Recorded::kExamples, false}) {
@@ -259,8 +260,6 @@ struct HydraOptions : DistillOptions {
   }
   int ahead() const { return ahead_tokens; }
   std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) {
-    std::vector<int> class_of(size_t(run.model.config.vocab_size), sizes.tokens);
-    for (size_t i = 0; i < token.size(); i++) class_of[size_t(token[i])] = int(i);
     const auto embeddings = [its = target_of(run)](const int* tokens, int n, float* to) {
       embed(*its, Team{}, n, tokens, {to, its->channels()});
     };
@@ -299,7 +298,7 @@ inline std::string weights_hash(const std::string& model) {
 inline void read_lessons(HydraOptions& o, DistillRun& run, const std::string& bytes) {
   const int V = run.model.config.vocab_size;
   std::vector<int> count(size_t(V), 0), all;
-  each_said(bytes, o.data, V, [&](const Said& said) {
+  each_said(bytes, o.data, V, [&](const SaidText& said) {
     (said.held_out ? o.lessons->validation : o.lessons->train).add(said, o.ahead_tokens);
     if (said.held_out) return;
     if (run.text.begin.empty()) run.text.begin = said.question;
@@ -311,10 +310,9 @@ inline void read_lessons(HydraOptions& o, DistillRun& run, const std::string& by
   const auto oftener = [&](int a, int b) { return count[size_t(a)] > count[size_t(b)]; };
   std::stable_sort(o.token.begin(), o.token.end(), oftener);
   o.token.resize(std::min(o.token.size(), size_t(o.vocabulary)));
-  const int N = int(o.token.size());
-  std::vector<int> class_of(size_t(V), N);
-  for (int i = 0; i < N; i++) class_of[size_t(o.token[size_t(i)])] = i;
-  for (int id : all) run.text.parts.train.push_back(class_of[size_t(id)]);
+  o.class_of.assign(size_t(V), int(o.token.size()));
+  for (size_t i = 0; i < o.token.size(); i++) o.class_of[size_t(o.token[i])] = int(i);
+  for (int id : all) run.text.parts.train.push_back(o.class_of[size_t(id)]);
 }
 
 // As for text: reads the model and what it said, and says which shards the run is of.
@@ -335,6 +333,7 @@ inline DistillRun open_run(HydraOptions& o) {
   run.sizes = {int(most), 1, o.sizes.features(), Recorded::kExamples, o.ahead_tokens + 1};
   run.train_shards = int(train / most);
   run.validation_shards = int(held_out / most);
+  o.tokens = run.train_shards * run.sizes.sequences;
   run.classes = o.sizes.classes();
   run.guesses = o.sizes.tokens;
   run.text.settings = {{"seed", std::to_string(o.seed)},

@@ -65,6 +65,11 @@ std::vector<float> in_four_bits(const HydraFile& file) {
   return weights;
 }
 
+void write_hydra(const std::string& dir, const HydraFile& file, const Metadata& metadata) {
+  write_arrays(heads_path(dir, "hydra"), hydra_table(file.sizes), {{"", file.weights.data()}}, metadata,
+               {{"token", {file.sizes.tokens}, file.token.data(), "I32"}});
+}
+
 // What the world's model says after pieces of its text, in the file of nanospec distill; every fifth text is held out.
 std::string said_by_world(int texts, int length) {
   const World& w = world();
@@ -217,14 +222,12 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
     trainer.loss({shard, &piece, 1}, [&](int k, int before, int, const float* logits, float) {
       if (k + 1 < K) return;
       CHECK(before == class_of[size_t(growth.token[node])]);
-      const float most = *std::max_element(logits, logits + V - 2);
       double wrong = 0, size = 0;
       for (int token : likely.token) {
         const double its = double(logits[class_of[size_t(token)]]);
         wrong += std::pow(double(drafted[size_t(token)]) - its, 2), size += its * its;
       }
       CHECK(std::sqrt(wrong) < 0.03 * std::sqrt(size));  // of states in 8 bits
-      CHECK(drafted[size_t(file.token[0])] <= most + 0.2f * std::abs(most));
     });
     for (int token = 0; token < V; token++)  // others are rarer than the likely ones
       if (class_of[size_t(token)] == V - 3) CHECK(likely.find(token) < 0);
