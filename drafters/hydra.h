@@ -10,6 +10,10 @@
 //   its guesses     logits = P D n(s)
 // A guess is one of N tokens, those that the target says most often, or "another token", which is never drafted. So no
 // draft goes through a whole vocabulary (FR-Spec, Zhao et al. 2025).
+//
+// Medusa's heads (Cai et al. 2024) that learn from what a model said are these without the path: head k has a step of
+// its own, W_k and b_k, from the state above the root and the root's token to the state that guesses the token k behind
+// the root. All nodes of a depth have the same guesses.
 #pragma once
 
 #include <memory>
@@ -29,6 +33,8 @@ struct HydraSizes {
   int n_embd = 0;  // C, of the target
   int width = 0;   // S, of a state
   int tokens = 0;  // N
+  int heads = 0;   // K of Medusa, each with a step of its own; 0: one step, which sees the path
+  int steps() const { return std::max(1, heads); }
   int classes() const { return tokens + 1; }
   int features() const { return kFeatures * n_embd; }
   int inputs() const { return width + n_embd; }
@@ -37,7 +43,8 @@ struct HydraSizes {
 // The tensors of one flat array (weights, or gradients), by name.
 template <class T>
 struct HydraTensors {
-  T *features = nullptr, *step = nullptr, *bias = nullptr, *down = nullptr, *guess = nullptr;
+  T *features = nullptr, *down = nullptr, *guess = nullptr;
+  std::vector<T*> step, bias;  // of each step
 
   HydraTensors() = default;
   HydraTensors(const HydraSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
@@ -47,8 +54,13 @@ struct HydraTensors {
   void each(const HydraSizes& s, F f) {
     const float init_std = 0.02f;
     f("features.weight", {s.features(), s.width}, init_std, features);
-    f("step.weight", {s.inputs(), s.width}, init_std, step);
-    f("step.bias", {s.width}, 0, bias);
+    step.resize(size_t(s.steps()));
+    bias.resize(size_t(s.steps()));
+    for (int k = 0; k < s.steps(); k++) {
+      const std::string name = s.heads > 0 ? "head." + std::to_string(k + 1) + "." : "step.";
+      f(name + "weight", {s.inputs(), s.width}, init_std, step[size_t(k)]);
+      f(name + "bias", {s.width}, 0, bias[size_t(k)]);
+    }
     f("down.weight", {s.width, s.n_embd}, init_std, down);
     f("guess.weight", {s.classes(), s.n_embd}, init_std, guess);
   }
@@ -67,23 +79,27 @@ struct HydraFile {
 
 template <class T, class W>
 struct HydraWeights {
-  Weight<T, W> features, step, down, guess;
+  Weight<T, W> features, down, guess;
+  std::vector<Weight<T, W>> step;
   Array<W> memory;
 
   // flat: hydra_table(s); each pack() reads it again. AnyNumber stands for 4 bits.
   HydraWeights(const HydraSizes& s, const T* flat, bool training) {
     const HydraTensors<const T> tensors(s, flat);
     features = {tensors.features, s.features(), s.width};
-    step = {tensors.step, s.inputs(), s.width, false, tensors.bias};
+    for (size_t k = 0; k < tensors.step.size(); k++)
+      step.push_back({tensors.step[k], s.inputs(), s.width, false, tensors.bias[k]});
     down = {tensors.down, s.width, s.n_embd};
     guess = {tensors.guess, s.n_embd, s.classes(), true};
-    const std::vector<Weight<T, W>*> all = {&features, &step, &down, &guess};
+    std::vector<Weight<T, W>*> all = {&features, &down, &guess};
+    for (Weight<T, W>& one : step) all.push_back(&one);
     if constexpr (std::is_same<W, AnyNumber>::value)
       for (Weight<T, W>* weight : all) weight->forward.dtype = Dtype::q4_0;
     memory = place_weights(all, training);
   }
   void pack(const Team& team) const {
-    for (const auto* weight : {&features, &step, &down, &guess}) weight->pack(team);
+    for (const auto* weight : {&features, &down, &guess}) weight->pack(team);
+    for (const Weight<T, W>& one : step) one.pack(team);
   }
 };
 
@@ -132,18 +148,19 @@ Norm<T> norm_of_states(const HydraSizes& s, View<T> states, View<T> to, T* rstd)
   return rms_norm<T>(states.at, states.stride, s.width, nullptr, to.at, to.stride, rstd);
 }
 
-// The states of the nodes first .. first + n - 1 from those above them. The embeddings of their tokens are the last C
-// numbers of their rows in a.input.
+// The states of the nodes first .. first + n - 1 from those above them, by the k-th step. The embeddings of their
+// tokens are the last C numbers of their rows in a.input.
 template <class T, class W>
-void hydra_step(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int first, int n, View<T> above,
-                const HydraActivations<T>& a) {
+void hydra_step(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int k, int first, int n,
+                View<T> above, const HydraActivations<T>& a) {
+  const Weight<T, W>& step = w.step[size_t(k)];
   const View<T> input = view(a.input, first), pre = view(a.pre, first);
   T* const embedding = input.at + s.width;
   launch(team, n, norm_of_states(s, above, input, a.rstd_in.at(0, first)));
   launch(team, n, rms_norm<T>(embedding, input.stride, s.n_embd, nullptr, embedding, input.stride, nullptr));
-  matmul(team, n, product(input, w.step.forward, pre));
+  matmul(team, n, product(input, step.forward, pre));
   team.wait();
-  launch_columns(team, n, s.width, JoinSilu<T>{pre.at, a.state.at(0, first), pre.stride, w.step.bias, above.at});
+  launch_columns(team, n, s.width, JoinSilu<T>{pre.at, a.state.at(0, first), pre.stride, step.bias, above.at});
 }
 
 // The guesses of the first n nodes.
@@ -168,13 +185,9 @@ class HydraHeads {
   const std::vector<int> token;  // (N) which guesses are of which tokens
 
   HydraHeads(const HydraFile& file, const Target& target)
-      : sizes(file.sizes),
-        token(file.token),
-        target_(target),
-        bias_(size_t(sizes.width)),
-        weights_(sizes, file.weights.data(), false) {
-    std::copy_n(weights_.step.bias, sizes.width, bias_.begin());
-    weights_.step.bias = bias_.data();
+      : sizes(file.sizes), token(file.token), target_(target), weights_(sizes, file.weights.data(), false) {
+    for (const auto& step : weights_.step) bias_.emplace_back(step.bias, step.bias + sizes.width);
+    for (size_t k = 0; k < bias_.size(); k++) weights_.step[k].bias = bias_[k].data();
     target_.on_threads(kLeastRows, [&](const Team& team) { weights_.pack(team); });
   }
 
@@ -183,8 +196,9 @@ class HydraHeads {
     int token;
     const float *features, *above;  // of a root (3 C), else null; of another node the state above it (S)
     float *state, *logits;          // where its own go: (S), (N + 1)
+    int step;                       // that it takes
   };
-  // The roots among them come first.
+  // The roots among them come first. Each step's nodes stand together.
   void run(const std::vector<Node>& nodes) {
     const int n = int(nodes.size());
     const auto is_root = [](const Node& node) { return node.features != nullptr; };
@@ -200,7 +214,11 @@ class HydraHeads {
     target_.on_threads(n, [&](const Team& team) {
       embed(target_, team, n, tokens_.data(), {a_.input.data() + sizes.width, int(a_.input.stride)});
       hydra_roots(team, sizes, weights_, roots, a_);
-      hydra_step(team, sizes, weights_, 0, n, view(a_.above, 0), a_);
+      for (int first = 0, end = 0; first < n; first = end) {
+        const int step = nodes[size_t(first)].step;
+        while (end < n && nodes[size_t(end)].step == step) end++;
+        hydra_step(team, sizes, weights_, step, first, end - first, view(a_.above, first), a_);
+      }
       hydra_guess(team, sizes, weights_, n, a_);
     });
     for (int row = 0; row < n; row++) {
@@ -211,7 +229,7 @@ class HydraHeads {
 
  private:
   const Target& target_;
-  std::vector<float> bias_;
+  std::vector<std::vector<float>> bias_;  // of each step
   HydraWeights<float, AnyNumber> weights_;
   HydraActivations<float> a_{sizes, 1, 1};
   int rows_ = 1;  // of these
@@ -221,8 +239,9 @@ class HydraHeads {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// `hydra[:DIR]`. There are no candidates in the first iteration of a text, before the target has run a row. All nodes
-// that are asked about at once run in one forward; a node's state stays until the iteration ends.
+// `hydra[:DIR]`, and `medusa[:DIR]` where its heads are such. There are no candidates in the first iteration of a text,
+// before the target has run a row. All nodes that are asked about at once run in one forward, and all of Medusa's
+// heads; a node's state stays until the iteration ends.
 class Hydra : public LikelyDrafter {
  public:
   Hydra(std::shared_ptr<HydraHeads> heads, int target_vocabulary)
@@ -255,7 +274,7 @@ class Hydra : public LikelyDrafter {
   }
   // The likeliest of its tokens; null for nodes that have not run.
   const Likely* likely(const Growth& growth, int node) override {
-    const int id = ready_ ? seen_.find(growth, node) : -1;
+    const int id = !ready_ ? -1 : sees_path() ? seen_.find(growth, node) : growth.depth[node];
     if (id < 0 || id >= ran_) return nullptr;
     best_likely(logits_of(id), heads_->sizes.classes(), heads_->token, temperature, kGuesses, likely_);
     return &likely_;
@@ -264,6 +283,7 @@ class Hydra : public LikelyDrafter {
  private:
   static constexpr int kGuesses = 32;  // of a node, that may be drafted
 
+  bool sees_path() const { return heads_->sizes.heads == 0; }
   void forget(bool ready) {
     ready_ = ready;
     seen_.shrink(0);
@@ -276,26 +296,32 @@ class Hydra : public LikelyDrafter {
   void place(const Growth& growth, const std::vector<int>& nodes, std::vector<std::pair<Hydra*, int>>& next) {
     if (!ready_ || nodes.empty()) return;
     if (seen_.size() == 0) seen_.start(growth.token[0]);
+    if (!sees_path()) {
+      for (int id = ran_; id < heads_->sizes.heads; id++) next.emplace_back(this, id);
+      return;
+    }
     for (int node : nodes) seen_.enter(growth, node);
     const int end = ran_ == 0 ? 1 : seen_.size();
-    int id = ran_;
-    for (; id < end && seen_.parent[id] < ran_; id++) next.emplace_back(this, id);
+    for (int id = ran_; id < end && seen_.parent[id] < ran_; id++) next.emplace_back(this, id);
   }
   static void run(const std::vector<std::pair<Hydra*, int>>& next) {
     std::vector<HydraHeads::Node> roots, others;
     for (const auto& [its, id] : next) {
       const HydraSizes& sizes = its->heads_->sizes;
       its->ran_ = id + 1;
-      its->states_.resize(std::max(its->states_.size(), size_t(its->seen_.size()) * size_t(sizes.width)));
-      its->logits_.resize(std::max(its->logits_.size(), size_t(its->seen_.size()) * size_t(sizes.classes())));
+      const size_t ids = size_t(std::max(its->seen_.size(), sizes.heads));
+      its->states_.resize(std::max(its->states_.size(), ids * size_t(sizes.width)));
+      its->logits_.resize(std::max(its->logits_.size(), ids * size_t(sizes.classes())));
     }
     for (const auto& [its, id] : next) {
-      const float* const features = id == 0 ? its->features_.data() : nullptr;
-      (id == 0 ? roots : others)
-          .push_back({its->seen_.token[id], features, id == 0 ? nullptr : its->state_of(its->seen_.parent[id]),
-                      its->state_of(id), its->logits_of(id)});
+      float *const state = its->state_of(id), *const logits = its->logits_of(id);
+      if (!its->sees_path()) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, id});
+      else if (id == 0) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, 0});
+      else others.push_back({its->seen_.token[id], nullptr, its->state_of(its->seen_.parent[id]), state, logits, 0});
       its->model_forwards++;
     }
+    const auto earlier = [](const HydraHeads::Node& a, const HydraHeads::Node& b) { return a.step < b.step; };
+    std::stable_sort(roots.begin(), roots.end(), earlier);
     roots.insert(roots.end(), others.begin(), others.end());
     next[0].first->heads_->run(roots);
   }
@@ -304,7 +330,7 @@ class Hydra : public LikelyDrafter {
   const TargetRows* rows_ = nullptr;
   std::vector<float> features_;         // (3 C) where the root was picked
   bool ready_ = false;                  // whether there are any
-  SeenNodes seen_;                      // of this iteration; an id is an index here
+  SeenNodes seen_;                      // of this iteration; an id is an index here or, without the path, a depth
   int ran_ = 0;                         // how many of them have run, the first ones
   std::vector<float> states_, logits_;  // (ids, S), (ids, N + 1)
 };

@@ -61,12 +61,12 @@ void check_drafter(const std::vector<DrafterName>& names, const std::string& mod
   if (!is_gguf(model)) return;
   for (const DrafterName& name : names) {
     const bool counts = name.kind == DrafterName::kBigram;
-    if (counts || name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel)
+    if (counts || name.kind == DrafterName::kParallel)
       refuse("drafter " + printable(name.text) + " needs " +
-                 (counts ? "bigrams of the training text" : "trained heads") + ", which a GGUF file does not have",
+                 (counts ? "bigrams of the training text" : "a trained drafter") + ", which a GGUF file does not have",
              printable(model, 300),
              counts ? "use --drafter suffix, or ngram:2, which is the same, after nanospec index"
-                    : "use --drafter suffix, lookup, recycle, self:K, ngram:4 after nanospec index, or hydra");
+                    : "use --drafter suffix, lookup, recycle, self:K, ngram:4 after nanospec index, hydra or medusa");
   }
 }
 

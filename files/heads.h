@@ -76,22 +76,31 @@ inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::s
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Hydra's heads
+// Heads that learned from what a model said: Hydra's, and Medusa's of such texts
+
+// Whether Medusa's heads in DIR are such. Throws runtime_error where the file is no safetensors.
+inline bool medusa_of_texts(const std::string& dir) {
+  const std::string path = heads_path(dir, "medusa");
+  return std::filesystem::exists(path) && read_header(path).find("token");
+}
 
 // The heads in DIR for a target of this config, in target_dir. They are of the target's tokens, so those of another
-// tokenizer are refused.
-inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = heads_path(dir, "hydra"), how = drafter_trainer("hydra", target_dir, dir),
+// tokenizer are refused. name: "hydra", or "medusa".
+inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "",
+                            const std::string& name = "hydra") {
+  const std::string path = heads_path(dir, name), how = drafter_trainer(name, target_dir, dir),
                     advice = "train them again: " + how;
-  if (!std::filesystem::exists(path)) refuse("drafter hydra has no heads", path, "train them: " + how);
+  if (!std::filesystem::exists(path)) refuse("drafter " + name + " has no heads", path, "train them: " + how);
   const SafeTensors file = read_safetensors(path);
   HydraFile result;
   HydraSizes& s = result.sizes;
-  const std::vector<int64_t> step = shape_in(file, "step.weight"), token = shape_in(file, "token");
+  s.heads = name == "hydra" ? 0 : count_tensors(file, "head.", 1, ".weight");
+  const std::string first = s.heads > 0 ? "head.1.weight" : "step.weight";
+  const std::vector<int64_t> step = shape_in(file, first), token = shape_in(file, "token");
   s.n_embd = config.n_embd;
-  if (step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || token.size() != 1 || token[0] < 1 ||
-      token[0] > config.vocab_size)
-    refuse(filled("not heads for this model: step.weight is {}, token is {}", shown_shape(step), shown_shape(token)),
+  if (s.heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || token.size() != 1 ||
+      token[0] < 1 || token[0] > config.vocab_size)
+    refuse(filled("not heads for this model: {} is {}, token is {}", first, shown_shape(step), shown_shape(token)),
            path, advice);
   s.width = int(step[1]);
   s.tokens = int(token[0]);
@@ -104,14 +113,14 @@ inline HydraFile read_hydra(const std::string& dir, const Config& config, const 
   const std::string tokenizer = said_by(file.metadata, "tokenizer");
   if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
     refuse("the heads were trained with a different tokenizer than the model's", path, advice);
-  check_heads(file, "hydra", dir, target_dir);
+  check_heads(file, name, dir, target_dir);
   return result;
 }
 
 // The drafter in DIR for this target, in target_dir.
-inline std::unique_ptr<Drafter> load_hydra(const std::string& dir, const std::string& target_dir,
-                                           const Target& target) {
-  const HydraFile file = read_hydra(dir, target.config(), target_dir);
+inline std::unique_ptr<Drafter> load_hydra(const std::string& dir, const std::string& target_dir, const Target& target,
+                                           const std::string& name = "hydra") {
+  const HydraFile file = read_hydra(dir, target.config(), target_dir, name);
   return std::make_unique<Hydra>(std::make_shared<HydraHeads>(file, target), target.vocab_size());
 }
 

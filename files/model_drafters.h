@@ -44,8 +44,9 @@ inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, c
       refuse("drafter " + part.text + " needs the model's hidden states, which stay on the GPU", "--device cuda",
              "use --device cpu, or another drafter");
     const std::string heads = part.dir.empty() ? folder_of_model(dir) : part.dir;
-    if (part.kind == DrafterName::kMedusa) return load_medusa(heads, dir, config);
     if (part.kind == DrafterName::kHydra) return load_hydra(heads, dir, target);
+    if (part.kind == DrafterName::kMedusa)
+      return medusa_of_texts(heads) ? load_hydra(heads, dir, target, "medusa") : load_medusa(heads, dir, config);
     return load_parallel(heads, dir, target, config);
   };
 }

@@ -26,8 +26,13 @@ int train(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const bool help = std::count(words.begin(), words.end(), "--help") + std::count(words.begin(), words.end(), "-h") > 0;
   int (*trainer)(int, char**) = nullptr;
-  for (const auto& [flag, value] : named_flags(argc, argv)) {  // the first one counts
-    if (flag == "--medusa" && !trainer) trainer = train_drafter<MedusaOptions>;
+  const auto flags = named_flags(argc, argv);
+  const bool of_texts = std::any_of(flags.begin(), flags.end(), [](const auto& flag) {
+    return flag.first == "--data" && std::filesystem::path(flag.second).extension() == ".jsonl";
+  });
+  for (const auto& [flag, value] : flags) {  // the first one counts
+    if (flag == "--medusa" && !trainer)
+      trainer = of_texts ? train_drafter<MedusaOfTexts> : train_drafter<MedusaOptions>;
     if (flag == "--hydra" && !trainer) trainer = train_drafter<HydraOptions>;
     if (flag == "--parallel" && !trainer) trainer = train_drafter<ParallelOptions>;
   }

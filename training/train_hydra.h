@@ -1,4 +1,5 @@
-// training/train_hydra.h: training heads that see the path, on what the model itself said: train_drafter --hydra MODEL.
+// training/train_hydra.h: training heads on what the model itself said: those that see the path, train_drafter --hydra
+// MODEL; and Medusa's, which see the root alone, train_drafter --medusa MODEL where the data are such texts.
 //
 // In order: the examples, which places of the texts they are and what the target computes of them; the trainer; its
 // options. The loop and the program are in train_drafter.h. The model may be a GGUF file; it computes in the number
@@ -91,7 +92,7 @@ class ExampleRecorder {
 using Embeddings = std::function<void(const int* tokens, int n, float* to)>;
 
 // Its examples are pieces of a shard of examples. Guess k = 0 .. K - 1 is made at the node of the k-th token behind the
-// root, the root's own for k = 0, and is to say the token after that.
+// root, the root's own for k = 0, and is to say the token after that. Of Medusa's heads each is at the root.
 template <class T>
 class HydraTrainer : public DrafterTrainer<T> {
   using typename DrafterTrainer<T>::Said;
@@ -130,7 +131,7 @@ class HydraTrainer : public DrafterTrainer<T> {
       std::copy_n(some.shard.state(some.pieces[i], 0), sizes.features(), a_.features.at(0, i));
       const int32_t* const tokens = some.shard.tokens(some.pieces[i]) + 1;  // from the root on
       for (int k = 0; k < K_; k++) {
-        token_[size_t(k * R + i)] = tokens[k];
+        token_[size_t(k * R + i)] = tokens[sees_root(k) ? 0 : k];
         target_[size_t(k * R + i)] = class_of_[size_t(tokens[k + 1])];
       }
     }
@@ -138,12 +139,14 @@ class HydraTrainer : public DrafterTrainer<T> {
     for (int row = 0; row < K_ * R; row++)
       std::copy_n(embedded_.data() + size_t(row) * size_t(C), C, a_.input.at(0, row) + sizes.width);
   }
-  View<T> above(int k, int R) const { return k == 0 ? view(a_.above, 0) : view(a_.state, (k - 1) * R); }
+  bool sees_root(int k) const { return k == 0 || sizes.heads > 0; }
+  int step_of(int k) const { return sizes.heads > 0 ? k : 0; }
+  View<T> above(int k, int R) const { return sees_root(k) ? view(a_.above, 0) : view(a_.state, (k - 1) * R); }
 
   void run(const Team& team, int R, bool with_gradient) {
     const int rows = K_ * R;
     hydra_roots(team, sizes, packed_, R, a_);
-    for (int k = 0; k < K_; k++) hydra_step(team, sizes, packed_, k * R, R, above(k, R), a_);
+    for (int k = 0; k < K_; k++) hydra_step(team, sizes, packed_, step_of(k), k * R, R, above(k, R), a_);
     hydra_guess(team, sizes, packed_, rows, a_);
     const int V = int(a_.logits.stride);
     loss_of_rows(team, rows,
@@ -178,13 +181,14 @@ class HydraTrainer : public DrafterTrainer<T> {
   void step_backward(const Team& team, int R, int k) {
     const int S = sizes.width, in_row = int(a_.input.stride), s_row = int(a_.state.stride), first = k * R;
     T *const dstate = dstate_.at(0, first), *const dpre = dpre_.data();
-    const View<T> dparent = k == 0 ? view(dabove_, 0) : view(dstate_, first - R);
+    const View<T> dparent = sees_root(k) ? view(dabove_, 0) : view(dstate_, first - R);
+    const size_t its = size_t(step_of(k));
     add(team, dstate, dpre, size_t(R) * size_t(s_row), true);
     add(team, dstate, dparent.at, size_t(R) * size_t(s_row));
     launch_columns(team, R, S, SiluBackward<T>{a_.pre.at(0, first), dpre, s_row});
     matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), S, a_.input.at(0, first), in_row, dpre, s_row,
-                                            by_name_.step, by_name_.bias});
-    matmul(team, R, Matmul<T, T>{dpre, s_row, packed_.step.transposed, dinput_.data(), in_row});
+                                            by_name_.step[its], by_name_.bias[its]});
+    matmul(team, R, Matmul<T, T>{dpre, s_row, packed_.step[its].transposed, dinput_.data(), in_row});
     team.wait();
     launch(team, R,
            norm_backward(norm_of_states(sizes, above(k, R), view(a_.input, first), a_.rstd_in.at(0, first)),
@@ -228,23 +232,32 @@ struct HydraOptions : DistillOptions {
   std::vector<int> class_of;     // (V) which guess a token is; N: none of them
   std::shared_ptr<Target> runs;  // computes states, and gives embeddings
 
-  HydraOptions() : DistillOptions({"hydra", "heads", "depth", Recorded::kExamples, false}) {
+  HydraOptions() : HydraOptions("hydra") {}
+  explicit HydraOptions(const char* name) : DistillOptions({name, "heads", "depth", Recorded::kExamples, false}) {
     batch_size = 256;
     max_iters = eval_interval = 0;
   }
+  bool sees_path() const { return words.name == "hydra"; }
   Command command() {
+    const std::string flag = "--" + words.name;
     const std::vector<Flag> own = {
         heading("Heads"),
-        {"--hydra_ahead", "N", &ahead_tokens, "how many tokens of a path they learn to say", from(1, kMostAhead)},
-        {"--hydra_width", "N", &width, "numbers of a state; 0: twice the model's channels", from(0, kMaxChannels)},
-        {"--hydra_vocabulary", "N", &vocabulary, "how many tokens they can say: those that the model says most often",
+        {sees_path() ? "--hydra_ahead" : "--medusa_heads", "N", &ahead_tokens,
+         sees_path() ? "how many tokens of a path they learn to say"
+                     : "how many: head k says the k-th token after the "
+                       "next",
+         from(1, kMostAhead)},
+        {flag + "_width", "N", &width, "numbers of a state; 0: twice the model's channels", from(0, kMaxChannels)},
+        {flag + "_vocabulary", "N", &vocabulary, "how many tokens they can say: those that the model says most often",
          from(1, kMaxVocabulary)},
         {"--epochs", "X", &epochs, "how often they see each example, where --max_iters is 0", above(0, 1e6)}};
-    return {"train_drafter --hydra",
-            "Trains heads that see the path on MODEL, which stays as it is, for nanospec --drafter hydra. They learn "
-            "from what the model itself said: nanospec distill writes that. Runs on the CPU.",
+    const std::string see = sees_path() ? "that see the path" : "that see the root";
+    return {"train_drafter " + flag,
+            "Trains heads " + see + " on MODEL, which stays as it is, for nanospec --drafter " + words.name +
+                ". They learn from what the model itself said: nanospec distill writes that. Runs on the CPU.",
             "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 400k --out said.jsonl\n"
-            "train_drafter --hydra models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
+            "train_drafter " +
+                flag + " models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
             distill_flags(*this, own)};
   }
   void set_sizes(const DistillRun& run) {
@@ -274,10 +287,13 @@ struct HydraOptions : DistillOptions {
   Metadata metadata() const { return {}; }
   std::vector<TensorData> more_tensors() const { return {{"token", {sizes.tokens}, token.data(), "I32"}}; }
   std::string described() const {
-    return filled(", {} tokens of a path, {} different ones", ahead_tokens, thousands(sizes.tokens));
+    return filled(", {} tokens {}, {} different ones", ahead_tokens, sees_path() ? "of a path" : "behind the root",
+                  thousands(sizes.tokens));
   }
   void add_figures(Json& stats) const {
-    stats.update({{"hydra_ahead", ahead_tokens}, {"hydra_width", sizes.width}, {"hydra_vocabulary", sizes.tokens}});
+    stats.update({{sees_path() ? "hydra_ahead" : "medusa_heads", ahead_tokens},
+                  {words.name + "_width", sizes.width},
+                  {words.name + "_vocabulary", sizes.tokens}});
   }
   const std::shared_ptr<Target>& target_of(const DistillRun& run) {
     constexpr int kRows = 256;  // of a forward
@@ -285,6 +301,10 @@ struct HydraOptions : DistillOptions {
       runs = std::make_shared<Target>(run.model.config, run.model.source(), Dtype::as_stored, false, threads, kRows);
     return runs;
   }
+};
+
+struct MedusaOfTexts : HydraOptions {
+  MedusaOfTexts() : HydraOptions("medusa") {}
 };
 
 // The hash of a model's weights as its file has them.
@@ -318,7 +338,7 @@ inline void read_lessons(HydraOptions& o, DistillRun& run, const std::string& by
 // As for text: reads the model and what it said, and says which shards the run is of.
 inline DistillRun open_run(HydraOptions& o) {
   constexpr size_t kMostBytes = 64 << 20;  // of a shard
-  check_rates(o, "train_drafter --hydra");
+  check_rates(o, "train_drafter --" + o.words.name);
   DistillRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
   const Config& config = run.model.config;
   const std::string bytes = read_file(o.data);
@@ -328,7 +348,8 @@ inline DistillRun open_run(HydraOptions& o) {
     refuse(filled("{} places to learn from and {} held out, of texts with more than {} tokens",
                   thousands(double(train)), thousands(double(held_out)), o.ahead_tokens),
            printable(o.data, 300), "let nanospec distill write more");
-  o.sizes = {config.n_embd, o.width > 0 ? o.width : 2 * config.n_embd, int(o.token.size())};
+  o.sizes = {config.n_embd, o.width > 0 ? o.width : 2 * config.n_embd, int(o.token.size()),
+             o.sees_path() ? 0 : o.ahead_tokens};
   const size_t fit = kMostBytes / (sizeof(bf16) * size_t(o.sizes.features())), most = std::min({train, held_out, fit});
   run.sizes = {int(most), 1, o.sizes.features(), Recorded::kExamples, o.ahead_tokens + 1};
   run.train_shards = int(train / most);

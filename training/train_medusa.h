@@ -158,7 +158,8 @@ struct MedusaOptions : DistillOptions {
         {"--medusa_root", "", &sizes.root, "the heads see the root, too: the next token, known when they draft"}};
     return {"train_drafter --medusa",
             "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the "
-            "CPU.",
+            "CPU.\nOn what nanospec distill wrote of any model: train_drafter --medusa MODEL --data FILE.jsonl; with "
+            "--help it says more.",
             "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
             "  # takes a minute\n"
             "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads"

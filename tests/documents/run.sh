@@ -144,8 +144,8 @@ long() {
   case $command in
     make*) done_as "make -n" 900 "make -n ${command#make}" ;;
     build/train_gpt*) done_as short 900 "$command --max_iters 3 --n_layer 1" ;;
+    build/train_drafter\ --*\ models/*) done_as short 900 "$command --max_iters 3" ;;
     build/train_drafter\ --medusa*) done_as short 900 "$command --max_iters 3 --medusa_tokens 2000" ;;
-    build/train_drafter\ --hydra*) done_as short 900 "$command --max_iters 3" ;;
     build/train_drafter*) done_as short 900 "$command --max_iters 3 --parallel_tokens 2000" ;;
     *bench* | *experiments*) done_as short 900 "$command --quick" ;;
     *) wanted="0 124"; done_as begun 1 "$command" ;;

@@ -1,8 +1,8 @@
-// tests/drafters/test_hydra.cpp: the heads that see the path: their gradient, the drafter against the trainer, their
-// file, and whole trainings by the program on what a model said.
+// tests/drafters/test_hydra.cpp: the heads that learn from what a model said, Hydra's and Medusa's: their gradient, the
+// drafter against the trainer, their file, and whole trainings by the program.
 #include <doctest/doctest.h>
 
-#include "files/drafters.h"
+#include "files/model_drafters.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/random.h"
@@ -34,9 +34,9 @@ std::vector<int> every_third_class(int vocab, int known) {  // tokens 0, 3, 6, .
 }
 
 // Heads for the world's model, by chance.
-HydraFile random_hydra(int tokens, double size, uint64_t seed = 5) {
+HydraFile random_hydra(int tokens, double size, int heads = 0, uint64_t seed = 5) {
   HydraFile file;
-  file.sizes = {world().config.n_embd, 20, tokens};
+  file.sizes = {world().config.n_embd, 20, tokens, heads};
   Chance chance(seed);
   file.weights.resize(hydra_table(file.sizes).back().offset + hydra_table(file.sizes).back().size);
   chance.fill(file.weights.data(), file.weights.size(), size);
@@ -50,24 +50,30 @@ std::vector<float> in_four_bits(const HydraFile& file) {
   packed.pack(Team{});
   std::vector<float> weights = file.weights;
   const std::vector<TensorSpec> table = hydra_table(file.sizes);
-  const auto round = [&](size_t tensor, const Panels<AnyNumber>& any, bool rows_are_outputs) {
+  size_t tensor = 0;
+  const auto round = [&](const Panels<AnyNumber>& any, bool rows_are_outputs = false) {
     any.visit([&](const auto& panels) {
       for (int k = 0; k < panels.k; k++)
         for (int n = 0; n < panels.n; n++)
           weights[table[tensor].offset + size_t(rows_are_outputs ? n * panels.k + k : k * panels.n + n)] =
               panels.weight(k, n);
     });
+    tensor++;
   };
-  round(0, packed.features.forward, false);
-  round(1, packed.step.forward, false);
-  round(3, packed.down.forward, false);
-  round(4, packed.guess.forward, true);
+  round(packed.features.forward);
+  for (const auto& step : packed.step) {
+    round(step.forward);
+    tensor++;  // its bias is not rounded
+  }
+  round(packed.down.forward);
+  round(packed.guess.forward, true);
   return weights;
 }
 
+std::string name_of_heads(int heads) { return heads == 0 ? "hydra" : "medusa"; }
 void write_hydra(const std::string& dir, const HydraFile& file, const Metadata& metadata) {
-  write_arrays(heads_path(dir, "hydra"), hydra_table(file.sizes), {{"", file.weights.data()}}, metadata,
-               {{"token", {file.sizes.tokens}, file.token.data(), "I32"}});
+  write_arrays(heads_path(dir, name_of_heads(file.sizes.heads)), hydra_table(file.sizes), {{"", file.weights.data()}},
+               metadata, {{"token", {file.sizes.tokens}, file.token.data(), "I32"}});
 }
 
 // What the world's model says after pieces of its text, in the file of nanospec distill; every fifth text is held out.
@@ -92,80 +98,87 @@ std::string said_by_world(int texts, int length) {
   return lines;
 }
 int train_hydra(Words words) {
-  words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1", "--batch_size", "64", "--learning_rate",
-                               "1e-2", "--min_lr", "1e-2", "--warmup_iters", "0", "--hydra_ahead", "3"});
-  return train_drafter<HydraOptions>(int(words.size()), arguments(words).data());
+  const bool medusa = words[0] == "--medusa";
+  words.insert(words.begin(),
+               {"train_drafter", "--quiet", "--threads", "1", "--batch_size", "64", "--learning_rate", "1e-2",
+                "--min_lr", "1e-2", "--warmup_iters", "0", medusa ? "--medusa_heads" : "--hydra_ahead", "3"});
+  return (medusa ? train_drafter<MedusaOfTexts> : train_drafter<HydraOptions>)(int(words.size()),
+                                                                               arguments(words).data());
 }
 
 }  // namespace
 
 TEST_CASE("hydra: gradients against differences of the loss, in double") {
-  const HydraSizes sizes = {6, 9, 4};
   const int V = 13;
-  Chance chance(31);
-  const Shard shard = random_examples(chance, 5, sizes.features(), 4, V);
-  std::vector<float> table(size_t(V * sizes.n_embd));
-  chance.fill(table.data(), table.size());
-  const std::vector<int> pieces = {4, 0, 2, 1};
-  const Examples batch{shard, pieces.data(), 4};
-  Pool pool(1);
-  HydraTrainer<double> trainer(sizes, every_third_class(V, 4), embeddings_of(table, 6), 3, 5, pool);
-  std::vector<double> weights(trainer.size);
-  chance.fill(weights.data(), weights.size(), 0.7);
-  trainer.set_weights(weights.data());
-  trainer.loss_and_gradient(batch);
-  const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.size);
-  const auto loss_at = [&](size_t i, double h) {
-    std::vector<double> moved = weights;
-    moved[i] += h;
-    trainer.set_weights(moved.data());
-    return trainer.loss(batch);
-  };
-  for (const TensorSpec& spec : trainer.table) {
-    CAPTURE(spec.name);
-    double wrong = 0, norm = 0;
-    for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
-      const double h = 1e-3;
-      const double slope = (8 * (loss_at(i, h) - loss_at(i, -h)) - (loss_at(i, 2 * h) - loss_at(i, -2 * h))) / (12 * h);
-      wrong += std::pow(slope - gradient[i], 2), norm += slope * slope;
+  for (const HydraSizes& sizes : {HydraSizes{6, 9, 4}, HydraSizes{6, 9, 4, 3}}) {
+    Chance chance(31);
+    const Shard shard = random_examples(chance, 5, sizes.features(), 4, V);
+    std::vector<float> table(size_t(V * sizes.n_embd));
+    chance.fill(table.data(), table.size());
+    const std::vector<int> pieces = {4, 0, 2, 1};
+    const Examples batch{shard, pieces.data(), 4};
+    Pool pool(1);
+    HydraTrainer<double> trainer(sizes, every_third_class(V, 4), embeddings_of(table, 6), 3, 5, pool);
+    std::vector<double> weights(trainer.size);
+    chance.fill(weights.data(), weights.size(), 0.7);
+    trainer.set_weights(weights.data());
+    trainer.loss_and_gradient(batch);
+    const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.size);
+    const auto loss_at = [&](size_t i, double h) {
+      std::vector<double> moved = weights;
+      moved[i] += h;
+      trainer.set_weights(moved.data());
+      return trainer.loss(batch);
+    };
+    for (const TensorSpec& spec : trainer.table) {
+      CAPTURE(spec.name);
+      double wrong = 0, norm = 0;
+      for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
+        const double h = 1e-3;
+        const double slope =
+            (8 * (loss_at(i, h) - loss_at(i, -h)) - (loss_at(i, 2 * h) - loss_at(i, -2 * h))) / (12 * h);
+        wrong += std::pow(slope - gradient[i], 2), norm += slope * slope;
+      }
+      CHECK(norm > 0);
+      CHECK(std::sqrt(wrong) < 1e-8 * std::sqrt(norm));
     }
-    CHECK(norm > 0);
-    CHECK(std::sqrt(wrong) < 1e-8 * std::sqrt(norm));
   }
 }
 
 TEST_CASE("hydra: any number of threads gives the same bits") {
-  const HydraSizes sizes = {40, 70, 50};
-  Chance chance(32);
-  const Shard shard = random_examples(chance, 37, sizes.features(), 5, 160);
-  std::vector<float> table(size_t(160 * sizes.n_embd)), weights;
-  chance.fill(table.data(), table.size());
-  const std::vector<int> pieces = numbers_to(37);
-  const auto stepped = [&](int threads) {
-    Pool pool(threads);
-    HydraTrainer<float> trainer(sizes, every_third_class(160, 50), embeddings_of(table, 40), 4, 40, pool);
-    weights = initial_weights(trainer.table, 3);
-    trainer.set_weights(weights.data());
-    for (int i = 0; i < 2; i++) {
-      Update update;
-      update.iteration = i;
-      trainer.step({shard, pieces.data(), 37}, update);
-    }
-    return std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.size);
-  };
-  const std::vector<float> alone = stepped(1);
-  CHECK(alone != weights);
-  CHECK(alone == stepped(2));
-  CHECK(alone == stepped(3));
+  for (const HydraSizes& sizes : {HydraSizes{40, 70, 50}, HydraSizes{40, 70, 50, 4}}) {
+    Chance chance(32);
+    const Shard shard = random_examples(chance, 37, sizes.features(), 5, 160);
+    std::vector<float> table(size_t(160 * sizes.n_embd)), weights;
+    chance.fill(table.data(), table.size());
+    const std::vector<int> pieces = numbers_to(37);
+    const auto stepped = [&](int threads) {
+      Pool pool(threads);
+      HydraTrainer<float> trainer(sizes, every_third_class(160, 50), embeddings_of(table, 40), 4, 40, pool);
+      weights = initial_weights(trainer.table, 3);
+      trainer.set_weights(weights.data());
+      for (int i = 0; i < 2; i++) {
+        Update update;
+        update.iteration = i;
+        trainer.step({shard, pieces.data(), 37}, update);
+      }
+      return std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.size);
+    };
+    const std::vector<float> alone = stepped(1);
+    CHECK(alone != weights);
+    CHECK(alone == stepped(2));
+    CHECK(alone == stepped(3));
+  }
 }
 
 // Of every node of a tree the drafter says what the trainer does of the node's path, with weights of 4 bits; and it
-// says the same bits in whatever order, and however many at a time, nodes are asked about.
-TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tree") {
+// says the same bits in whatever order, and however many at a time, nodes are asked about. Medusa's heads say it of as
+// many depths as there are.
+void check_guesses(int heads_in_file) {
   const World& w = world();
   const int V = w.config.vocab_size, C = w.config.n_embd;
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 9);
-  const HydraFile file = random_hydra(V - 3, 0.3);
+  const HydraFile file = random_hydra(V - 3, 0.3, heads_in_file);
   const auto heads = std::make_shared<HydraHeads>(file, target);
   const std::vector<int> prompt = w.tokenizer.encode("the king");
   target.prefill(prompt.data(), int(prompt.size()) - 1);
@@ -194,7 +207,7 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
   }
   at_once.prepare(growth, numbers_to(12).data(), 12);
   for (int node = 11; node >= 0; node--) in_turn.prepare(growth, &node, 1);
-  CHECK(at_once.model_forwards == 12);
+  CHECK(at_once.model_forwards == (heads_in_file > 0 ? heads_in_file : 12));
 
   const std::vector<float> rounded = in_four_bits(file);
   std::vector<int> class_of(size_t(V), V - 3);
@@ -202,6 +215,8 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
   for (int node = 0; node < 12; node++) {
     CAPTURE(node);
     CHECK(says(at_once, node) == says(in_turn, node));
+    CHECK(says(at_once, node).empty() == (heads_in_file > 0 && growth.depth[node] >= heads_in_file));
+    if (says(at_once, node).empty()) continue;
     std::vector<int> path = {0};  // what comes behind it does not matter
     for (int at = node; at >= 0; at = growth.parent[at]) path.insert(path.begin(), growth.token[at]);
     const int K = growth.depth[node] + 1;
@@ -214,14 +229,14 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
     const Embeddings embeddings = [&](const int* tokens, int n, float* to) {
       for (int i = 0; i < n; i++) std::copy_n(w.weights.data() + tokens[i] * C, C, to + i * C);
     };
-    HydraTrainer<float> trainer(file.sizes, class_of, embeddings, K, 1, pool);
+    HydraTrainer<float> trainer(file.sizes, class_of, embeddings, K, 1, pool);  // of Medusa's heads the first ones
     trainer.set_weights(rounded.data());
     const std::vector<float> drafted = says(at_once, node);
     const Likely& likely = *at_once.likely(growth, node);
     const int piece = 0;
     trainer.loss({shard, &piece, 1}, [&](int k, int before, int, const float* logits, float) {
       if (k + 1 < K) return;
-      CHECK(before == class_of[size_t(growth.token[node])]);
+      CHECK(before == class_of[size_t(growth.token[heads_in_file > 0 ? 0 : node])]);
       double wrong = 0, size = 0;
       for (int token : likely.token) {
         const double its = double(logits[class_of[size_t(token)]]);
@@ -232,6 +247,10 @@ TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tre
     for (int token = 0; token < V; token++)  // others are rarer than the likely ones
       if (class_of[size_t(token)] == V - 3) CHECK(likely.find(token) < 0);
   }
+}
+
+TEST_CASE("hydra: the drafter's guesses are the trainer's, node by node of a tree") {
+  for (int heads : {0, 3}) check_guesses(heads);
 }
 
 TEST_CASE("hydra: the best of some classes, and what is left for all others") {
@@ -259,16 +278,18 @@ TEST_CASE("hydra: the best of some classes, and what is left for all others") {
   }
 }
 
-TEST_CASE("hydra: heads come back from their file; files that do not fit are refused") {
+void check_file(int heads) {
   const World& w = world();
   const Folder folder;
-  const std::string path = heads_path(folder.path, "hydra");
-  const auto read = [&] { return read_hydra(folder.path, w.config, w.dir); };
-  CHECK(holds(error_of([&] { read(); }), "has no heads: " + path + ": train them: train_drafter --hydra " + w.dir));
-  const HydraFile file = random_hydra(9, 1);
+  const std::string name = name_of_heads(heads), path = heads_path(folder.path, name);
+  const auto read = [&] { return read_hydra(folder.path, w.config, w.dir, name); };
+  CHECK(holds(error_of([&] { read(); }),
+              name + " has no heads: " + path + ": train them: train_drafter --" + name + " " + w.dir));
+  const HydraFile file = random_hydra(9, 1, heads);
   write_hydra(folder.path, file, {{"tokenizer", tokenizer_hash(w.dir)}});
   const HydraFile again = read();
   CHECK(again.sizes.width == 20);
+  CHECK(again.sizes.heads == heads);
   CHECK(again.token == file.token);
   CHECK(again.weights == file.weights);
   const std::string whole = read_file(path);
@@ -292,14 +313,19 @@ TEST_CASE("hydra: heads come back from their file; files that do not fit are ref
   write_safetensors(path, {{"something.else", {1}, &one}}, {});
   CHECK(holds(error_of([&] { read(); }), "not heads for this model"));
 }
+TEST_CASE("hydra: heads come back from their file; files that do not fit are refused") {
+  for (int heads : {0, 2}) check_file(heads);
+}
 
-TEST_CASE("hydra: the program trains on what the model said, goes on to the same bits, and the drafts are right") {
+void check_program(const std::string& name) {
+  CAPTURE(name);
   const World& w = world();
   const Folder folder;
-  const std::string dir = folder.file("model"), data = folder.file("said.jsonl"), path = dir + "/hydra.safetensors";
+  const std::string dir = folder.file("model"), data = folder.file("said.jsonl"), its = "/" + name + ".safetensors",
+                    path = dir + its;
   std::filesystem::copy(w.dir, dir);
   write_file(data, said_by_world(150, 22));
-  const Words usual = {"--hydra", dir, "--data", data, "--max_iters", "120", "--eval_interval", "60"};
+  const Words usual = {"--" + name, dir, "--data", data, "--max_iters", "120", "--eval_interval", "60"};
   const auto with = [&](const Words& more) {
     Words words = usual;
     words.insert(words.end(), more.begin(), more.end());
@@ -326,20 +352,20 @@ TEST_CASE("hydra: the program trains on what the model said, goes on to the same
   half[5] = "60";
   half.insert(half.end(), {"--out", parts});
   REQUIRE(train_hydra(half) == 0);
-  CHECK(read_file(parts + "/hydra.safetensors") != straight);
+  CHECK(read_file(parts + its) != straight);
   REQUIRE(with({"--out", parts, "--resume", "--threads", "2"}) == 0);
-  CHECK(read_file(parts + "/hydra.safetensors") == straight);
-  CHECK(holds(error_of([&] { with({"--resume", "--hydra_width", "7"}); }), "had width"));
+  CHECK(read_file(parts + its) == straight);
+  CHECK(holds(error_of([&] { with({"--resume", "--" + name + "_width", "7"}); }), "had width"));
   CHECK(holds(error_of([&] { with({}); }), "--overwrite"));
 
   // It drafts, alone and in a union; the bytes are plain decoding's.
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 17);
-  const MakeModelDrafter make = [&](const DrafterName&) { return load_hydra(dir, dir, target); };
-  for (const char* name : {"hydra", "suffix+hydra"})
+  const MakeModelDrafter make = model_drafters(target, dir, w.config, w.tokenizer, Dtype::fp32, Dtype::fp32);
+  for (const std::string& drafts : {name, "suffix+" + name})
     for (float temperature : {0.0f, 0.8f}) {
-      CAPTURE(name);
+      CAPTURE(drafts);
       CAPTURE(temperature);
-      const std::unique_ptr<Drafter> drafter = load_drafter(name, dir, w.config.vocab_size, make);
+      const std::unique_ptr<Drafter> drafter = load_drafter(drafts, dir, w.config.vocab_size, make);
       Decoding decoding;
       decoding.max_new_tokens = 100;
       decoding.sampling.temperature = temperature;
@@ -359,4 +385,8 @@ TEST_CASE("hydra: the program trains on what the model said, goes on to the same
   CHECK(holds(refused("{}\n"), "no text of this model: " + data + ", line 1"));
   CHECK(holds(refused(said_by_world(1, 22)), "places to learn from"));
   CHECK(holds(refused("x"), "line 1"));
+}
+TEST_CASE("hydra: the program trains on what the model said, goes on to the same bits, and the drafts are right") {
+  check_program("hydra");
+  check_program("medusa");
 }

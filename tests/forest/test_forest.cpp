@@ -70,7 +70,8 @@ std::unique_ptr<Drafter> drawn_medusa(Chance& chance, const Target& target, cons
   return std::make_unique<Medusa>(heads, TargetEnds<float>(target.config(), weights));
 }
 std::unique_ptr<Drafter> drawn_hydra(Chance& chance, const Target& target) {
-  HydraFile file = {{target.channels(), 1 + chance.below(40), 1 + chance.below(target.vocab_size())}, {}, {}};
+  const int medusa = chance.below(2) * chance.below(5);  // heads, each of a depth
+  HydraFile file = {{target.channels(), 1 + chance.below(40), 1 + chance.below(target.vocab_size()), medusa}, {}, {}};
   file.weights = loud(hydra_table(file.sizes), chance);
   for (int i = 0; i < file.sizes.tokens; i++) file.token.push_back(target.vocab_size() - 1 - i);
   return std::make_unique<Hydra>(std::make_shared<HydraHeads>(file, target), target.vocab_size());
