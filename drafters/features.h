@@ -67,17 +67,24 @@ inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   return unpacked.data();
 }
 
-// The target's last norm and head over `rows` rows x of a residual stream, on a CPU: norm (rows, x_row) is scratch,
-// logits (rows, pad16(V)). Every thread of the team calls it.
-inline void head_of(const Target& target, const Team& team, int rows, const float* x, int x_row, float* norm,
-                    float* logits) {
+// The target's last norm and a head, its own or another, over `rows` rows x of a residual stream, on a CPU: norm is
+// scratch, both are (rows, x_row); logits (rows, l_row). Every thread of the team calls it.
+inline void head_of(const Target& target, const Panels<AnyNumber>& head, const Team& team, int rows, const float* x,
+                    int x_row, float* norm, View<float> logits) {
   const auto& w = target.weights();
   const View<float> to{norm, x_row};
   Norm<float> last = norm_of<float>(target.config(), to, w.tensors.ln_f, w.tensors.ln_f_bias, to, nullptr, nullptr);
   last.x = x;
   launch(team, rows, last);
-  matmul(team, rows, product(to, w.head.forward, {logits, pad16(target.vocab_size())}));
+  matmul(team, rows, product(to, head, logits));
   team.wait();
+}
+
+// A drafter's weights as numbers of that type, if they can be of any.
+template <class T, class W>
+void hold_as(Dtype dtype, const std::vector<Weight<T, W>*>& all) {
+  if constexpr (std::is_same<W, AnyNumber>::value)
+    for (Weight<T, W>* weight : all) weight->forward.dtype = dtype;
 }
 
 }  // namespace nanospec

@@ -93,8 +93,7 @@ struct HydraWeights {
     guess = {tensors.guess, s.n_embd, s.classes(), true};
     std::vector<Weight<T, W>*> all = {&features, &down, &guess};
     for (Weight<T, W>& one : step) all.push_back(&one);
-    if constexpr (std::is_same<W, AnyNumber>::value)
-      for (Weight<T, W>* weight : all) weight->forward.dtype = Dtype::q4_0;
+    hold_as(Dtype::q4_0, all);
     memory = place_weights(all, training);
   }
   void pack(const Team& team) const {
@@ -281,8 +280,6 @@ class Hydra : public LikelyDrafter {
   }
 
  private:
-  static constexpr int kGuesses = 32;  // of a node, that may be drafted
-
   bool sees_path() const { return heads_->sizes.heads == 0; }
   void forget(bool ready) {
     ready_ = ready;

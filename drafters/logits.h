@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "draft.h"
@@ -133,6 +134,8 @@ struct SeenNodes : Growth {
 
 // A drafter that knows the likely tokens: of a large vocabulary it finds its candidates among them.
 struct LikelyDrafter : Drafter {
+  static constexpr int kGuesses = 32;  // of a network's for a node, that may be drafted
+
   explicit LikelyDrafter(int vocab_size) : likely_(vocab_size), row_(size_t(vocab_size)) { vocab = vocab_size; }
 
   // As logits().
@@ -157,9 +160,13 @@ struct LikelyDrafter : Drafter {
 
 // A drafter whose distribution after a node depends on the node's depth alone, and on the target's states where the
 // root was picked. Nodes of one depth have the same candidates, since they have the same noise too.
-struct DepthDrafter : Drafter, DraftsAhead {
+struct DepthDrafter : LikelyDrafter, DraftsAhead {
+  const std::vector<int> token;  // (N) which tokens its logits are of, and behind these any other; empty: all (V)
+
+  explicit DepthDrafter(int vocab_size, std::vector<int> its = {}) : LikelyDrafter(vocab_size), token(std::move(its)) {}
+  int classes() const { return token.empty() ? vocab : int(token.size()) + 1; }
   virtual int depths() const = 0;                // how many depths it has distributions for
-  virtual const float* at_depth(int depth) = 0;  // (V) logits; null where the drafter knows nothing
+  virtual const float* at_depth(int depth) = 0;  // (classes) logits; null where the drafter knows nothing
 
   void attach(const TargetRows* its) override { rows = its; }
   // Behind n assumed tokens its distributions are those of the depths from n on.
@@ -173,8 +180,12 @@ struct DepthDrafter : Drafter, DraftsAhead {
     shift = 0;
   }
   const float* logits(const Growth& growth, int node) override {
-    const int depth = growth.depth[node] + shift;
-    return depth < depths() ? at_depth(depth) : nullptr;
+    return token.empty() ? logits_of(growth, node) : LikelyDrafter::logits(growth, node);
+  }
+  const Likely* likely(const Growth& growth, int node) override {
+    const float* const row = logits_of(growth, node);
+    if (row) best_likely(row, classes(), token, temperature, kGuesses, likely_);
+    return row ? &likely_ : nullptr;
   }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
@@ -183,11 +194,19 @@ struct DepthDrafter : Drafter, DraftsAhead {
       if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]]) {
         count[k] = count[k - 1];
         std::copy_n(best - width, count[k], best);
-      } else Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+      } else if (token.empty()) {
+        Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+      } else {
+        LikelyDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+      }
     }
   }
 
  protected:
+  const float* logits_of(const Growth& growth, int node) {
+    const int depth = growth.depth[node] + shift;
+    return depth < depths() ? at_depth(depth) : nullptr;
+  }
   const TargetRows* rows = nullptr;
   bool assuming = false;  // then the target may be running
   int shift = 0;          // how many tokens are assumed

@@ -252,12 +252,11 @@ class Medusa : public DepthDrafter {
   Medusa(const MedusaHeads& heads, const TargetEnds<float>& target)
       : Medusa(std::make_shared<SharedHeads>(heads, target)) {}
   explicit Medusa(std::shared_ptr<SharedHeads> heads)
-      : heads_(std::move(heads)),
+      : DepthDrafter(heads->sizes.vocab_size),
+        heads_(std::move(heads)),
         input_(size_t(heads_->sizes.inputs())),
         logits_(size_t(heads_->sizes.heads) * size_t(heads_->sizes.vocab_size)),
-        known_(size_t(heads_->sizes.heads), 0) {
-    vocab = heads_->sizes.vocab_size;
-  }
+        known_(size_t(heads_->sizes.heads), 0) {}
   std::unique_ptr<Drafter> another(int) const override {
     auto its = std::make_unique<Medusa>(heads_);
     its->name = name;
@@ -295,17 +294,17 @@ class Medusa : public DepthDrafter {
   const float* at_depth(int k) override {
     if (!ready_) return nullptr;
     if (!known_[size_t(k)]) run(k, {this});
-    return logits_of(k);
+    return logits_at(k);
   }
 
  private:
-  float* logits_of(int k) { return logits_.data() + size_t(k) * size_t(vocab); }
+  float* logits_at(int k) { return logits_.data() + size_t(k) * size_t(vocab); }
   void run(int k, const std::vector<Medusa*>& all) {
     std::vector<const float*> inputs;
     std::vector<float*> logits;
     for (Medusa* its : all) {
       inputs.push_back(its->input_.data());
-      logits.push_back(its->logits_of(k));
+      logits.push_back(its->logits_at(k));
       its->known_[size_t(k)] = 1;
       its->model_forwards++;
     }

@@ -12,7 +12,8 @@
 //               learned shared hidden state s, the same for all slots. Slots differ in their position, and in what they
 //               see: the stream up to t, and the slots of t before them.
 // All rows go through the n_layer layers of a Llama without a vocabulary (model.h); then through the target's own last
-// norm and head. These and the target's embedding are frozen, and are not copied.
+// norm and head. These and the target's embedding are frozen, and are not copied. For a model with many tokens it has a
+// head of its own, for N of them and "any other", as Hydra's heads have (hydra.h); then it is held in 4 bits.
 //
 // `sequential` is EAGLE's method with the same tensors. In place of slots there is a path of drafted tokens. In place
 // of features the row of a token reads the state of the row before it: the output of its last layer. So each token
@@ -41,9 +42,12 @@ struct ParallelSizes {
   int ahead = 6;            // K, tokens predicted at once; if sequential the length of the paths in training
   bool sequential = false;  // one token after the other
   bool raw = false;         // features are not scaled: for study, since it learns little more than a unigram
+  int tokens = 0;           // N of a head of its own; 0: the target's head
+  int window = 0;           // rows of a stream in training, and most when drafting; 0: the target's window
 
   int head_size() const { return n_embd / n_head; }
   int slots() const { return ahead - 1; }  // of one row of the stream
+  int classes() const { return tokens > 0 ? tokens + 1 : vocab_size; }
 };
 // Its layers. positions: so many have a place in the table of angles.
 inline Config layers_of(const ParallelSizes& s, int positions) {
@@ -65,7 +69,7 @@ inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 // The tensors of one flat array (weights, or gradients), by name.
 template <class T>
 struct ParallelTensors {
-  T *features = nullptr, *input = nullptr, *mask = nullptr, *shared = nullptr;
+  T *features = nullptr, *input = nullptr, *mask = nullptr, *shared = nullptr, *guess = nullptr;
   Tensors<T> layers;
 
   ParallelTensors() = default;
@@ -80,6 +84,7 @@ struct ParallelTensors {
     f("in_proj.weight", {2 * C, C}, init_std, input);
     f("mask", {C}, 1, mask);
     f("shared", {C}, 1, shared);
+    if (s.tokens > 0) f("guess.weight", {s.classes(), C}, init_std, guess);
     layers.each(layers_of(s, 0), f);
   }
 };
@@ -88,24 +93,31 @@ inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return t
 // ---------------------------------------------------------------------------------------------------------------
 // Weights
 
-template <class T>
+template <class T, class W>
 struct ParallelWeights {
   ParallelTensors<const T> tensors;
-  Weight<T, T> features, input;
-  Array<T> memory;       // the panels of these two
-  Weights<T, T> layers;  // with the table of angles
+  Weight<T, W> features, input, guess;
+  Weights<T, W> layers;  // with the table of angles
+  Array<W> memory;       // all panels
 
   // flat: parallel_table(s); each pack() reads it again. positions: those of the table.
   ParallelWeights(const ParallelSizes& s, int positions, const T* flat, bool training)
       : tensors(s, flat),
         features(tensors.features, kFeatures * s.n_embd, s.n_embd),
-        input(tensors.input, 2 * s.n_embd, s.n_embd),
-        memory(place_weights<T, T>({&features, &input}, training)),
-        layers(layers_of(s, positions), tensors.layers, false, training) {}
+        input(tensors.input, 2 * s.n_embd, s.n_embd) {
+    if (s.tokens > 0) guess = {tensors.guess, s.n_embd, s.classes(), true};
+    layers.tensors = tensors.layers;
+    std::vector<Weight<T, W>*> all = {&features, &input};
+    for (Weight<T, W>* weight : layers.list(layers_of(s, positions), false)) all.push_back(weight);
+    all.push_back(&guess);
+    hold_as(s.tokens > 0 ? Dtype::q4_0 : Dtype::fp32, all);
+    memory = place_weights(all, training);
+  }
   void pack(const Team& team) const {
     features.pack(team);
     input.pack(team);
     layers.pack(team);
+    guess.pack(team);
   }
 };
 
@@ -137,22 +149,22 @@ struct ParallelActivations : Activations<T> {
 
 // Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
 // target's features, rows first .. first + n - 1 of a.features, (3 C) each.
-template <class T>
-void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, int first, int n,
+template <class T, class W>
+void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T, W>& w, int first, int n,
                        const ParallelActivations<T>& a) {
   T* const features = a.features.at(0, first);
   for (int f = 0; f < kFeatures && !s.raw; f++) {
     T* const feature = features + f * s.n_embd;
     launch(team, n, rms_norm<T>(feature, a.X, s.n_embd, nullptr, feature, a.X, nullptr));
   }
-  matmul(team, n, Matmul<T, T>{features, a.X, w.features.forward, a.hidden.at(0, first), a.C});
+  matmul(team, n, product(View<T>{features, a.X}, w.features.forward, View<T>{a.hidden.at(0, first), a.C}));
   team.wait();
 }
 
 // The first layer's x of rows first .. first + n - 1: in_proj of their tokens and of a.hidden. With `slot` one row
 // more: a slot's.
-template <class T>
-void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const T* wte,
+template <class T, class W>
+void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeights<T, W>& w, const T* wte,
                     const int* token, int first, int n, bool slot, const ParallelActivations<T>& a) {
   const int C = s.n_embd;
   T* const input = a.input.at(0, first);
@@ -162,7 +174,7 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
     add(team, w.tensors.mask, last, size_t(C), true);
     add(team, w.tensors.shared, last + C, size_t(C), true);
   }
-  matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.x.at(0, first), a.C});
+  matmul(team, n + slot, product(View<T>{input, a.E}, w.input.forward, View<T>{a.x.at(0, first), a.C}));
   team.wait();
 }
 
@@ -176,7 +188,8 @@ void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, con
 
 struct ParallelFile {
   ParallelSizes sizes;
-  std::vector<float> weights;  // flat: parallel_table(sizes)
+  std::vector<float> weights;   // flat: parallel_table(sizes)
+  std::vector<int> token = {};  // (N) which tokens a head of its own says; or none
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -188,12 +201,14 @@ struct ParallelFile {
 class Streams {
  public:
   const ParallelSizes sizes;
+  const std::vector<int> token;  // (N) or none
 
   // most_drafted: how many rows of a text may draft in one forward; as many may be cached behind the text.
   Streams(const ParallelFile& file, Target& target, int most_drafted)
       : sizes(file.sizes),
+        token(file.token),
         target_(target),
-        window_(target.block_size()),
+        window_(sizes.window > 0 ? std::min(sizes.window, target.block_size()) : target.block_size()),
         most_drafted_(most_drafted),
         slots_(pad64(window_ + 2 * most_drafted)),
         flat_(file.weights),
@@ -205,7 +220,7 @@ class Streams {
         batch_(all_rows_, target.seats(), false),
         kept_(2 + size_t(most_drafted_)),
         outputs_(2, most_drafted_ * target.seats(), a_.C),
-        logits_(1, most_drafted_ * target.seats(), pad16(sizes.vocab_size)) {
+        logits_(1, most_drafted_ * target.seats(), pad16(sizes.classes())) {
     target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
   }
 
@@ -270,7 +285,8 @@ class Streams {
       seat_->ran = int(seat_->tokens.size());
     }
   }
-  // Of the seat's outputs of the last forward: the logits (V), and the state (C), which is the last layer's output.
+  // Of the seat's outputs of the last forward: the logits (classes), and the state (C), which is the last layer's
+  // output.
   const float* logits(int row) const { return logits_.at(0, seat_->first_output + row); }
   const float* state(int row) const { return outputs_.at(0, seat_->first_output + row); }
 
@@ -332,7 +348,8 @@ class Streams {
       const Range mine = team.share(outputs);
       for (int i = mine.begin; i < mine.end; i++) std::copy_n(a_.x.at(a_.L, output(i)), a_.C, outputs_.at(0, i));
       team.wait();
-      head_of(target_, team, outputs, x, a_.C, outputs_.at(1, 0), logits_.data());
+      const Panels<AnyNumber>& head = sizes.tokens > 0 ? weights_.guess.forward : target_.weights().head.forward;
+      head_of(target_, head, team, outputs, x, a_.C, outputs_.at(1, 0), {logits_.data(), int(logits_.stride)});
     });
   }
 
@@ -340,7 +357,7 @@ class Streams {
   const int window_, most_drafted_, slots_;
   const std::vector<float> flat_;
   const Config config_;
-  ParallelWeights<float> weights_;
+  ParallelWeights<float, AnyNumber> weights_;
   std::vector<Seat> seats_;
   Seat* seat_ = seats_.data();
   const int all_rows_;  // most of a forward
@@ -361,9 +378,8 @@ class Streams {
 // there are no candidates.
 class Parallel : public DepthDrafter {
  public:
-  explicit Parallel(std::shared_ptr<Streams> streams, int seat = 0) : streams_(std::move(streams)), seat_(seat) {
-    vocab = streams_->vocab_size();
-  }
+  explicit Parallel(std::shared_ptr<Streams> streams, int seat = 0)
+      : DepthDrafter(streams->vocab_size(), streams->token), streams_(std::move(streams)), seat_(seat) {}
   std::unique_ptr<Drafter> another(int seat) const override {
     auto its = std::make_unique<Parallel>(streams_, seat);
     its->name = name;
@@ -397,7 +413,7 @@ class Parallel : public DepthDrafter {
     return true;
   }
   const float* at_depth(int depth) override {
-    return known_ ? logits_.data() + size_t(depth) * size_t(vocab) : nullptr;
+    return known_ ? logits_.data() + size_t(depth) * size_t(classes()) : nullptr;
   }
 
  private:
@@ -408,16 +424,16 @@ class Parallel : public DepthDrafter {
     for (Parallel* its : all) {
       its->model_forwards++;
       its->known_ = true;
-      its->logits_.resize(size_t(depths()) * size_t(vocab));
+      its->logits_.resize(size_t(depths()) * size_t(classes()));
       streams_->sit(its->seat_);
       for (int d = 0; d < depths(); d++)
-        std::copy_n(streams_->logits(d), vocab, its->logits_.begin() + long(d) * vocab);
+        std::copy_n(streams_->logits(d), classes(), its->logits_.begin() + long(d) * classes());
     }
   }
 
   const std::shared_ptr<Streams> streams_;  // of all texts
   const int seat_;
-  std::vector<float> logits_;  // (ahead, V)
+  std::vector<float> logits_;  // (ahead, classes)
   bool known_ = false;         // whether it has run since the last commit
 };
 

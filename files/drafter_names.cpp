@@ -59,15 +59,10 @@ std::string text_of(const std::vector<DrafterName>& names) {
 
 void check_drafter(const std::vector<DrafterName>& names, const std::string& model) {
   if (!is_gguf(model)) return;
-  for (const DrafterName& name : names) {
-    const bool counts = name.kind == DrafterName::kBigram;
-    if (counts || name.kind == DrafterName::kParallel)
-      refuse("drafter " + printable(name.text) + " needs " +
-                 (counts ? "bigrams of the training text" : "a trained drafter") + ", which a GGUF file does not have",
-             printable(model, 300),
-             counts ? "use --drafter suffix, or ngram:2, which is the same, after nanospec index"
-                    : "use --drafter suffix, lookup, recycle, self:K, ngram:4 after nanospec index, hydra or medusa");
-  }
+  for (const DrafterName& name : names)
+    if (name.kind == DrafterName::kBigram)
+      refuse("drafter " + printable(name.text) + " needs bigrams of the training text, which a GGUF file does not have",
+             printable(model, 300), "use --drafter suffix, or ngram:2, which is the same, after nanospec index");
 }
 
 }  // namespace nanospec

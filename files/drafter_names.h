@@ -50,7 +50,7 @@ std::vector<DrafterName> parse_drafter(const std::string& text);
 std::string text_of(const std::vector<DrafterName>& names);
 
 // Throws runtime_error where the model is a GGUF file and the drafter needs what train_gpt alone writes: bigrams of the
-// training text, the parallel drafter. (n-grams and heads are made for any model.)
+// training text. (All others are made for any model.)
 void check_drafter(const std::vector<DrafterName>& names, const std::string& model);
 
 }  // namespace nanospec

@@ -32,6 +32,32 @@ inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string&
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Tokens of their own: which of the target's they can say. They lie beside the tensors, as `token`.
+
+// How many; 0: none that are such, so that they say any.
+inline int count_own_tokens(const SafeTensors& file, const Config& config) {
+  const std::vector<int64_t> shape = shape_in(file, "token");
+  return shape.size() == 1 && shape[0] >= 1 && shape[0] <= config.vocab_size ? int(shape[0]) : 0;
+}
+inline Expected expected_tokens(int tokens) { return tokens > 0 ? Expected{{"token", {tokens}}} : Expected(); }
+
+// These tokens. Throws runtime_error for those of another tokenizer than that in target_dir.
+inline std::vector<int> read_own_tokens(const SafeTensors& file, int tokens, const Config& config,
+                                        const std::string& target_dir, const std::string& path,
+                                        const std::string& advice) {
+  if (tokens == 0) return {};
+  std::vector<int> token = read_integers(file, "token", path);
+  std::vector<char> known(size_t(config.vocab_size), 0);
+  for (int id : token)
+    if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
+      refuse(filled("its {} tokens are not different ones of this model", tokens), path, advice);
+  const std::string tokenizer = said_by(file.metadata, "tokenizer");
+  if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
+    refuse("trained with a different tokenizer than the model's", path, advice);
+  return token;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Medusa heads
 
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
@@ -84,8 +110,7 @@ inline bool medusa_of_texts(const std::string& dir) {
   return std::filesystem::exists(path) && read_header(path).find("token");
 }
 
-// The heads in DIR for a target of this config, in target_dir. They are of the target's tokens, so those of another
-// tokenizer are refused. name: "hydra", or "medusa".
+// The heads in DIR for a target of this config, in target_dir. name: "hydra", or "medusa".
 inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "",
                             const std::string& name = "hydra") {
   const std::string path = heads_path(dir, name), how = drafter_trainer(name, target_dir, dir),
@@ -96,23 +121,16 @@ inline HydraFile read_hydra(const std::string& dir, const Config& config, const 
   HydraSizes& s = result.sizes;
   s.heads = name == "hydra" ? 0 : count_tensors(file, "head.", 1, ".weight");
   const std::string first = s.heads > 0 ? "head.1.weight" : "step.weight";
-  const std::vector<int64_t> step = shape_in(file, first), token = shape_in(file, "token");
+  const std::vector<int64_t> step = shape_in(file, first);
   s.n_embd = config.n_embd;
-  if (s.heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || token.size() != 1 ||
-      token[0] < 1 || token[0] > config.vocab_size)
-    refuse(filled("not heads for this model: {} is {}, token is {}", first, shown_shape(step), shown_shape(token)),
+  s.tokens = count_own_tokens(file, config);
+  if (s.heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || s.tokens == 0)
+    refuse(filled("not heads for this model: {} is {}, token is {}", first, shown_shape(step),
+                  shown_shape(shape_in(file, "token"))),
            path, advice);
   s.width = int(step[1]);
-  s.tokens = int(token[0]);
-  result.weights = read_arrays(file, hydra_table(s), {""}, path, {{"token", token}})[0];
-  result.token = read_integers(file, "token", path);
-  std::vector<char> known(size_t(config.vocab_size), 0);
-  for (int id : result.token)
-    if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
-      refuse(filled("its {} tokens are not different ones of this model", s.tokens), path, advice);
-  const std::string tokenizer = said_by(file.metadata, "tokenizer");
-  if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
-    refuse("the heads were trained with a different tokenizer than the model's", path, advice);
+  result.weights = read_arrays(file, hydra_table(s), {""}, path, expected_tokens(s.tokens))[0];
+  result.token = read_own_tokens(file, s.tokens, config, target_dir, path, advice);
   check_heads(file, name, dir, target_dir);
   return result;
 }
@@ -132,7 +150,8 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
   return {{"n_head", std::to_string(s.n_head)},
           {"ahead", std::to_string(s.ahead)},
           {"sequential", s.sequential ? "yes" : "no"},
-          {"raw", s.raw ? "yes" : "no"}};
+          {"raw", s.raw ? "yes" : "no"},
+          {"window", std::to_string(s.window)}};
 }
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.
@@ -153,19 +172,23 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.vocab_size = config.vocab_size;
   s.n_head = parse_count(word("n_head"));
   s.ahead = parse_count(word("ahead"));
+  s.window = word("window").empty() ? 0 : parse_count(word("window"));
+  s.tokens = count_own_tokens(file, config);
   s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
-      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
+      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0 || s.window < 0 || s.window == 1)
     refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
            path, advice);
   s.sequential = yes("sequential");
   s.raw = yes("raw");
+  if (s.sequential && s.tokens > 0) refuse("a sequential drafter with tokens of its own", path, advice);
   const std::vector<int64_t> qkv = shape_in(file, "h.0.attn.c_attn.weight");
   const int64_t columns = qkv.size() == 2 ? qkv[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
     refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
-  result.weights = read_arrays(file, parallel_table(s), {""}, path)[0];
+  result.weights = read_arrays(file, parallel_table(s), {""}, path, expected_tokens(s.tokens))[0];
+  result.token = read_own_tokens(file, s.tokens, config, target_dir, path, advice);
   check_heads(file, "parallel", dir, target_dir);
   return result;
 }

@@ -42,6 +42,12 @@ inline Shard some_shard(const Config& config, int sequences, int positions, int 
   chance.fill(shard.states.data(), shard.states.size(), 3);
   return shard;
 }
+// Of a head of its own: the tokens 0, 3, 6, ... are known.
+inline std::vector<int> every_third_class(int vocab, int known) {
+  std::vector<int> class_of(size_t(vocab), known);
+  for (int i = 0; i < known; i++) class_of[size_t(3 * i)] = i;
+  return class_of;
+}
 // The positions in the order in which a trainer comes to their slots: segment after segment, each from its end.
 inline std::vector<int> segment_order(int positions, int segments) {
   std::vector<int> order;
@@ -58,11 +64,16 @@ std::vector<T> start_of(const ParallelSizes& s) {
   return weights;
 }
 
+inline void write_parallel(const std::string& dir, const ParallelFile& file) {
+  const int N = file.sizes.tokens;
+  write_arrays(heads_path(dir, "parallel"), parallel_table(file.sizes), {{"", file.weights.data()}},
+               parallel_metadata(file.sizes),
+               N > 0 ? std::vector<TensorData>{{"token", {N}, file.token.data(), "I32"}} : std::vector<TensorData>());
+}
 // By way of its file.
 inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
-  write_arrays(heads_path(folder.path, "parallel"), parallel_table(file.sizes), {{"", file.weights.data()}},
-               parallel_metadata(file.sizes));
+  write_parallel(folder.path, file);
   return load_parallel(folder.path, folder.path, target, config);
 }
 

@@ -16,11 +16,13 @@ namespace nanospec {
 
 // What a state is: the last hidden one, (C) after the final norm, as the target's own head sees it; or what an early, a
 // middle and the last layer left, (3C), unnormalized: drafters/features.h. Of the latter, examples are single places of
-// what the model said, and in bf16 in their file.
-enum class Recorded { kHidden, kFeatures, kExamples };
+// what the model said, passages some one after the other (lessons.h), both in bf16 in their file.
+enum class Recorded { kHidden, kFeatures, kExamples, kPassages };
 inline std::string word_of(Recorded what) {
-  return what == Recorded::kHidden ? "hidden" : what == Recorded::kFeatures ? "features" : "examples";
+  const char* const words[] = {"hidden", "features", "examples", "passages"};
+  return words[int(what)];
 }
+inline bool is_said(Recorded what) { return what == Recorded::kExamples || what == Recorded::kPassages; }
 inline std::string name_of(Recorded what) { return what == Recorded::kHidden ? "hidden states" : word_of(what); }
 
 struct ShardSizes {
@@ -51,9 +53,11 @@ inline int pieces_of(const ShardSizes& sizes, int ahead) {
 }
 // Of its file, nearly.
 inline double bytes_of(const ShardSizes& s) {
-  const double state = s.what == Recorded::kExamples ? sizeof(bf16) : sizeof(float);
+  const double state = is_said(s.what) ? sizeof(bf16) : sizeof(float);
   return double(s.sequences) * s.rows * s.channels * state + double(s.tokens()) * sizeof(int32_t);
 }
+// Sequences that validate are numbered from here on.
+constexpr uint32_t kValidation = 1u << 30;
 // Some pieces of a shard.
 struct Examples {
   const Shard& shard;
@@ -64,7 +68,7 @@ struct Examples {
 inline std::string format_shard(const Shard& shard) {
   const ShardSizes& s = shard.sizes;
   TensorData states = {word_of(s.what), {s.sequences, s.rows, s.channels}, shard.states.data()};
-  std::vector<bf16> rounded(s.what == Recorded::kExamples ? shard.states.size() : 0);
+  std::vector<bf16> rounded(is_said(s.what) ? shard.states.size() : 0);
   std::transform(shard.states.begin(), shard.states.begin() + long(rounded.size()), rounded.begin(), to_bf16);
   if (!rounded.empty()) {
     states.data = rounded.data();

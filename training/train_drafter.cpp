@@ -2,7 +2,8 @@
 // or the parallel drafter.
 //
 // train_gpt --medusa, --hydra and --parallel become this program. It runs on the CPU. Each drafter is in a header of
-// its own; what they share, and how to add one, is in train_drafter.h.
+// its own; what they share, and how to add one, is in train_drafter.h. Where the data are FILE.jsonl, they learn from
+// what the model said.
 #include "training/train_hydra.h"
 #include "training/train_medusa.h"
 #include "training/train_parallel.h"
@@ -18,9 +19,9 @@ const Command kCommand = {
     "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
     "train_drafter --hydra models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl  # takes half an hour\n",
     {heading("Drafters"),
-     {"--medusa", "DIR", {}, "heads on the model in DIR, for --drafter medusa; --medusa --help says more"},
+     {"--medusa", "MODEL", {}, "heads, for --drafter medusa; --medusa --help says more"},
      {"--hydra", "MODEL", {}, "heads that see the path, for --drafter hydra; --hydra --help says more"},
-     {"--parallel", "DIR", {}, "a drafter on the model in DIR, for --drafter parallel; --parallel --help says more"}}};
+     {"--parallel", "MODEL", {}, "a small network, for --drafter parallel; --parallel --help says more"}}};
 
 int train(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
@@ -34,13 +35,15 @@ int train(int argc, char** argv) {
     if (flag == "--medusa" && !trainer)
       trainer = of_texts ? train_drafter<MedusaOfTexts> : train_drafter<MedusaOptions>;
     if (flag == "--hydra" && !trainer) trainer = train_drafter<HydraOptions>;
-    if (flag == "--parallel" && !trainer) trainer = train_drafter<ParallelOptions>;
+    if (flag == "--parallel" && !trainer)
+      trainer = of_texts ? train_drafter<ParallelOfTexts> : train_drafter<ParallelOptions>;
   }
   if (trainer && !help) return trainer(argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name
   if (trainer) return trainer(2, alone);
   if (parse_flags(kCommand, argc, argv).help) return 0;
-  throw std::invalid_argument("a flag is missing: train_drafter: add --medusa DIR, --hydra MODEL or --parallel DIR");
+  throw std::invalid_argument(
+      "a flag is missing: train_drafter: add --medusa MODEL, --hydra MODEL or --parallel MODEL");
 }
 
 }  // namespace

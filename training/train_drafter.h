@@ -4,7 +4,8 @@
 // The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
 // (train_drafter.cpp). It includes the core, drafters/, files/, growth/, watch/ and, of commands/, cli.h. It hooks
 // into the core's update (train.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
-// writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
+// writes down what the target computes, of text or, in lessons.h, of what the model said. It costs decoding nothing;
+// what a training costs is in its --stats.
 //
 // Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
 // is learned; the trainer; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the
@@ -18,14 +19,13 @@
 //   command()                               its flags
 //   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
 //   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
-//   more_tensors()                          what its file holds beside the table's
 //   trainer(run, pool)                      its table and arrays, as they begin
 //   described(), add_figures(json)          what is printed of it
 #pragma once
 
 #include "files/drafters.h"
 #include "files/heads.h"
-#include "training/distill.h"
+#include "training/lessons.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -45,21 +45,25 @@ struct DistillOptions : RunOptions {
   std::string dir, target = "self";
   int tokens = 1 << 18;
   float temperature = 1;
+  std::shared_ptr<Lessons> lessons;  // where it learns from what the model said: then the updates follow from epochs
+  int passage = 1;                   // places of a passage
   explicit DistillOptions(DistillWords its) : words(std::move(its)) {
     batch_size = 512;
     eval_interval = 500;
     weight_decay = 0;
+    if (!is_said(words.recorded)) return;
+    lessons = std::make_shared<Lessons>();
+    max_iters = eval_interval = 0;
   }
   bool generated() const { return target != "text"; }
   std::string folder() const { return out.empty() ? folder_of_model(dir) : out; }  // of NAME.safetensors
-  std::vector<TensorData> more_tensors() const { return {}; }                      // of its file, beside its table's
   std::string path(const char* more = "") const { return heads_path(folder(), words.name + more); }
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
 inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
   const DistillWords& words = o.words;
-  const bool said = words.recorded == Recorded::kExamples;
+  const bool said = o.lessons != nullptr;
   const std::string flag = "--" + words.name, recorded = name_of(words.recorded);
   const std::vector<Flag> files = {
       heading("Files"),
@@ -87,9 +91,15 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
-  const std::string batch = words.recorded == Recorded::kHidden ? "positions" : said ? "examples" : "sequences";
+  std::vector<Flag> from_lessons;
+  if (said)
+    from_lessons = {{flag + "_vocabulary", "N", &o.lessons->vocabulary,
+                     "how many tokens it can say: those that the model says most often", from(1, kMaxVocabulary)},
+                    {"--epochs", "X", &o.lessons->epochs,
+                     "how often it sees each of the " + recorded + ", where --max_iters is 0", above(0, 1e6)}};
+  const std::string batch = words.recorded == Recorded::kHidden ? "positions" : said ? recorded : "sequences";
   return together(
-      {files, own, said ? std::vector<Flag>() : learned,
+      {files, own, said ? from_lessons : learned,
        run_flags(o, batch + " in one update", "the highest rate; it falls by a cosine", "the rate at the end",
                  said ? "of the batches" : "of the generated text and the batches")});
 }
@@ -97,9 +107,8 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
 // ---------------------------------------------------------------------------------------------------------------
 // A run
 
-// Appends the i-th sequence to a shard. Those that validate are numbered from kValidation on.
+// Appends the i-th sequence to a shard.
 using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
-constexpr uint32_t kValidation = 1u << 30;
 
 // What it reads, and the shards that it is of.
 struct DistillRun;
@@ -142,6 +151,54 @@ inline DistillRun open_run(const DistillOptions& o) {
   if (!hidden) settings["layers"] = joined(feature_layers(config.n_layer), ",");
   run.text.origin["model"] = model_hash(o.dir);
   run.classes = run.guesses = config.vocab_size;
+  return run;
+}
+
+// The same where it learns from what the model said: the model may be a GGUF file, and computes in the number type that
+// it decodes with. ahead: tokens that the drafter says. Sets the lessons, and how many tokens these are of.
+inline DistillRun open_lessons(DistillOptions& o, int ahead) {
+  constexpr size_t kMostBytes = 64 << 20;  // of a shard
+  constexpr int kRows = 256;               // of a forward
+  check_rates(o, "train_drafter --" + o.words.name);
+  DistillRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
+  const Config& config = run.model.config;
+  Lessons& lessons = *o.lessons;
+  const std::string bytes = read_file(o.data);
+  std::vector<int> all;
+  lessons.read(bytes, o.data, config.vocab_size, o.passage, ahead, [&](const SaidText& said) {
+    if (run.text.begin.empty()) run.text.begin = said.question;
+    all.insert(all.end(), said.tokens.begin() + long(said.begin), said.tokens.end());
+  });
+  for (int id : all) run.text.parts.train.push_back(lessons.class_of[size_t(id)]);
+  const size_t train = lessons.train.passages(), held_out = lessons.validation.passages();
+  if (train == 0 || held_out == 0)
+    refuse(filled("{} {} to learn from and {} held out, of texts with {} tokens or more", thousands(double(train)),
+                  name_of(o.words.recorded), thousands(double(held_out)), o.passage + ahead),
+           printable(o.data, 300), "let nanospec distill write more");
+  const int channels = kFeatures * config.n_embd;
+  const size_t fit = std::max(size_t(1), kMostBytes / (sizeof(bf16) * size_t(o.passage) * size_t(channels)));
+  const size_t most = std::min({train, held_out, fit});
+  run.sizes = {int(most), o.passage, channels, o.words.recorded, ahead + 1};
+  run.train_shards = int(train / most);
+  run.validation_shards = int(held_out / most);
+  o.tokens = run.train_shards * run.sizes.sequences * o.passage;
+  run.guesses = int(lessons.token.size());
+  run.classes = run.guesses + 1;
+  run.text.settings = {{"seed", std::to_string(o.seed)},
+                       {"data_sha256", sha256(bytes)},
+                       {"weights", weights_hash(o.dir)},
+                       {"layers", joined(feature_layers(config.n_layer), ",")}};
+  const Metadata said = text_origin(o.data, run.text.settings.at("data_sha256"));
+  run.text.origin = {{"said", said_by(said, "text")},
+                     {"said_sha256", said_by(said, "text_sha256")},
+                     {"model", model_hash(o.dir)},  // none of a GGUF file: other number types of it will do
+                     {"tokenizer", tokenizer_hash(o.dir)}};
+  lessons.target = std::make_shared<Target>(config, run.model.source(), Dtype::as_stored, false, o.threads, kRows);
+  run.recorder = [](const DistillRun& its) -> RecordSequence {
+    return [recorder = std::make_shared<PassageRecorder>(its.o.lessons)](uint32_t i, Shard& shard) {
+      (*recorder)(i, shard);
+    };
+  };
   return run;
 }
 
@@ -454,7 +511,9 @@ struct Course {
                   {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.text.origin);
     Metadata metadata = o.metadata();
     metadata.insert(run.text.origin.begin(), run.text.origin.end());
-    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata, o.more_tensors());
+    std::vector<TensorData> more;
+    if (o.lessons) more = {{"token", {run.guesses}, o.lessons->token.data(), "I32"}};
+    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata, more);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
@@ -502,8 +561,16 @@ inline void share(DistillRun& run, const Metadata& own) {
                 {"tokens", std::to_string(run.o.tokens)},
                 {"batch_size", std::to_string(run.o.batch_size)}};
   for (const Metadata& more : {own, run.text.settings}) run.shared.insert(more.begin(), more.end());
+  if (run.o.lessons) run.shared["vocabulary"] = std::to_string(run.guesses);
   const std::string path = run.o.path("-optimizer");
   if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
+}
+
+// How many updates there are, and after how many it is evaluated, where the user says neither.
+inline void count_updates(DistillOptions& o, const DistillRun& run) {
+  const double epoch = double(run.train_shards) * (run.sizes.sequences / std::min(o.batch_size, run.sizes.sequences));
+  if (o.max_iters == 0) o.max_iters = int(std::max(1.0, std::min(double(INT_MAX), double(o.lessons->epochs) * epoch)));
+  if (o.eval_interval == 0) o.eval_interval = int(std::max(1.0, epoch));
 }
 
 // Runs the program: shards, training, what came of it. Returns the exit status.
@@ -513,11 +580,12 @@ int train_drafter(int argc, char** argv) {
   const Given given = parse_flags(o.command(), argc, argv);
   if (given.help) return 0;
   check_outputs(given);
-  o.lr_decay_iters = o.max_iters;
   const std::string name = o.words.name;
   TrainingFolder folder = {o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors"};
   folder.check();
-  DistillRun run = open_run(o);
+  DistillRun run = o.lessons ? open_lessons(o, o.ahead()) : open_run(o);
+  if (o.lessons) count_updates(o, run);
+  o.lr_decay_iters = o.max_iters;
   o.set_sizes(run);
   share(run, o.settings());
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them

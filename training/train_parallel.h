@@ -1,4 +1,5 @@
-// training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
+// training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR; or on what
+// a model said, train_drafter --parallel MODEL where the data are such texts.
 //
 // In order: the caterpillar, the layout of its rows; the trainer; its options: what train_drafter.h asks of a drafter.
 // A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They are a tree whose one long branch
@@ -37,17 +38,20 @@ inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end -
 // ---------------------------------------------------------------------------------------------------------------
 // The trainer
 
-// The target's last norm and head, frozen, and its embedding.
+// The target's last norm and head, frozen, and its embedding. Without the head, where the drafter has its own.
 template <class T>
 struct FrozenHead {
   const Config config;
   std::vector<T> flat;  // the target's parameters
   Tensors<const T> tensors{config, flat.data()};
-  Weight<T, T> head{config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true};
-  Array<T> memory = place_weights<T, T>({&head}, true);
+  Weight<T, T> head;
+  Array<T> memory;
 
-  FrozenHead(const Config& target, const float* weights, const Team& team)
+  FrozenHead(const Config& target, const float* weights, bool with_head, const Team& team)
       : config(target), flat(weights, weights + parameter_count(target)) {
+    if (!with_head) return;
+    head = {config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true};
+    memory = place_weights<T, T>({&head}, true);
     head.pack(team);
   }
   // Of the rows of `a` from `first` on: their last x.
@@ -57,7 +61,27 @@ struct FrozenHead {
   }
 };
 
-// Its examples are sequences of a shard of features. Depth k = 0 .. K - 1 of position t is to say token t + 2 + k.
+// What is frozen of a target in any number type: a model without layers.
+struct WithoutLayers {
+  Config config;
+  std::vector<float> weights;
+
+  explicit WithoutLayers(const Target& target) : config(target.config()) {
+    config.n_layer = 0;
+    config.tied = true;  // its head is not asked
+    weights.resize(parameter_count(config));
+    Tensors<float> to(config, weights.data());
+    const Tensors<const float>& from = target.weights().tensors;
+    const size_t C = size_t(config.n_embd);
+    Array<float> unpacked;
+    std::copy_n(embedding_of(target, unpacked), C * size_t(config.vocab_size), to.wte);
+    std::copy_n(from.ln_f, C, to.ln_f);
+    if (from.ln_f_bias) std::copy_n(from.ln_f_bias, C, to.ln_f_bias);
+  }
+};
+
+// Its examples are sequences of a shard of features, or of passages. Depth k = 0 .. K - 1 of position t is to say token
+// t + 2 + k.
 template <class T>
 class ParallelTrainer : public DrafterTrainer<T> {
   using typename DrafterTrainer<T>::Said;
@@ -65,14 +89,16 @@ class ParallelTrainer : public DrafterTrainer<T> {
  public:
   const ParallelSizes sizes;
 
-  // target: its parameters; positions: n of every sequence; segments: S.
+  // target: its parameters; positions: n of every sequence; segments: S; class_of: (V) which guess of a head of its own
+  // a token is, or none.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
-                  Pool& pool)
+                  Pool& pool, std::vector<int> class_of = {})
       : DrafterTrainer<T>(parallel_table(s), pool),
         sizes(s),
         n_(positions),
         segments_(std::min(segments, positions)),
-        frozen_(config, target, Team{0, 1, nullptr, false}) {
+        class_of_(std::move(class_of)),
+        frozen_(config, target, s.tokens == 0, Team{0, 1, nullptr, false}) {
     segment_.computed = n_;
   }
 
@@ -95,12 +121,15 @@ class ParallelTrainer : public DrafterTrainer<T> {
     return total_ * scale_;
   }
 
+  int class_of(int token) const { return class_of_.empty() ? token : class_of_[size_t(token)]; }
+  const Weight<T, T>& head() const { return sizes.tokens > 0 ? packed_.guess : frozen_.head; }
+
   // Whether a row is there that all slots begin as.
   bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
 
   // The rows that have been laid out. Each is to say the token after its own.
   void upload(DeviceBatch& batch) {
-    for (int depth : rows_.depth) rows_.target.push_back(tokens_[depth + 1]);
+    for (int depth : rows_.depth) rows_.target.push_back(class_of(tokens_[depth + 1]));
     batch.upload(rows_);
   }
   // The stream forward, its loss and the gradient of its top.
@@ -166,14 +195,17 @@ class ParallelTrainer : public DrafterTrainer<T> {
     T* const logits = logits_.at(0, first);
     const Norm<T> norm = frozen_.norm(a_, first);
     launch(team, rows, norm);
-    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, frozen_.head.forward, logits, V});
+    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, head().forward, logits, V});
     team.wait();
     loss_of_rows(team, rows,
-                 CrossEntropy<T>{logits, V, sizes.vocab_size, batch.target() + first, losses_.data() + first,
+                 CrossEntropy<T>{logits, V, sizes.classes(), batch.target() + first, losses_.data() + first,
                                  with_gradient, scale_});
     if (!with_gradient) return;
     T *const dnorm = g_.norm.at(0, first), *const dtop = g_.stream.at(0, first);
-    matmul(team, rows, Matmul<T, T>{logits, V, frozen_.head.transposed, dnorm, a_.C});
+    matmul(team, rows, Matmul<T, T>{logits, V, head().transposed, dnorm, a_.C});
+    if (sizes.tokens > 0)
+      matmul_gradient(team,
+                      MatmulGradient<T>{rows, sizes.classes(), sizes.n_embd, logits, V, norm.y, a_.C, by_name_.guess});
     team.wait();
     zero(team, dtop, size_t(rows) * size_t(a_.C));
     launch(team, rows, norm_backward<T>(norm, {dnorm, a_.C}, {dtop, a_.C}));
@@ -184,7 +216,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
       const T cost = losses_.data()[row];
       total_ += cost;
       const int k = row < n_ ? 0 : (row - n_) % sizes.slots() + 1;
-      if (said) said(k, rows_.token[size_t(row)], rows_.target[size_t(row)], logits_.at(0, row), cost);
+      if (said) said(k, class_of(rows_.token[size_t(row)]), rows_.target[size_t(row)], logits_.at(0, row), cost);
     }
   }
 
@@ -225,8 +257,9 @@ class ParallelTrainer : public DrafterTrainer<T> {
 
   const int n_, segments_;
   const int most_rows_ = caterpillar_rows(n_, sizes.slots(), segments_);  // of a segment, the stream among them
+  const std::vector<int> class_of_;                                       // (V) or none
   FrozenHead<T> frozen_;
-  ParallelWeights<T> packed_{sizes, n_ + sizes.ahead, this->weights.data(), true};
+  ParallelWeights<T, T> packed_{sizes, n_ + sizes.ahead, this->weights.data(), true};
   ParallelTensors<T> by_name_{sizes, this->gradient.data()};
   ParallelActivations<T> a_{sizes, n_, most_rows_, pad64(most_rows_), true, 1};
   Gradients<T> g_{a_, true};
@@ -235,7 +268,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   const int* tokens_ = nullptr;                                       // a sequence's, from the first one that enters on
   Batch rows_;                                                        // of the forward to come, or the last one
   DeviceBatch stream_{n_, 1, false}, segment_{most_rows_, 1, false};  // the chain; the chain with some of its slots
-  Rows<T> logits_ = a_.once(most_rows_, pad16(sizes.vocab_size));     // of the rows that speak
+  Rows<T> logits_ = a_.once(most_rows_, pad16(sizes.classes()));      // of the rows that speak
   Array<T> losses_{size_t(most_rows_)};
   T scale_ = 0, total_ = 0;
 };
@@ -246,16 +279,18 @@ class ParallelTrainer : public DrafterTrainer<T> {
 struct ParallelOptions : DistillOptions {
   ParallelSizes sizes;
   int segments = 1;
-  ParallelOptions() : DistillOptions({"parallel", "drafter", "depth", Recorded::kFeatures, false}) {
+  explicit ParallelOptions(Recorded recorded = Recorded::kFeatures)
+      : DistillOptions({"parallel", "drafter", "depth", recorded, false}) {
     tokens = 1 << 17;
-    batch_size = 2;
-    max_iters = 1200;
-    learning_rate = 2e-3f;
+    batch_size = lessons ? 4 : 2;
+    if (!lessons) max_iters = 1200;
+    if (lessons) passage = 64;
+    learning_rate = lessons ? 1e-3f : 2e-3f;
     weight_decay = 0.01f;
   }
 
   Command command() {
-    const std::vector<Flag> own = {
+    std::vector<Flag> own = {
         heading("Drafter"),
         {"--parallel_layers", "N", &sizes.n_layer, "layers", from(1, kMostParallelLayers)},
         {"--parallel_ahead", "N", &sizes.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
@@ -263,12 +298,24 @@ struct ParallelOptions : DistillOptions {
          "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
         {"--parallel_segments", "N", &segments,
          "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
-        {"--parallel_sequential", "", &sizes.sequential,
-         "one token after the other, each from the state of the one before"},
         {"--parallel_raw", "", &sizes.raw, "features without their RMS norm, for study"}};
+    if (lessons)
+      own.push_back({"--parallel_window", "N", &passage, "places of a passage, and most that it sees when it drafts",
+                     from(2, 1 << 12)});
+    else
+      own.push_back({"--parallel_sequential", "", &sizes.sequential,
+                     "one token after the other, each from the state of the one before"});
+    if (lessons)
+      return {"train_drafter --parallel",
+              "Trains a drafter on hidden states of MODEL, which stays as it is, for nanospec --drafter parallel. It "
+              "learns from what the model itself said: nanospec distill writes that. Runs on the CPU.",
+              "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 400k --out said.jsonl\n"
+              "train_drafter --parallel models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
+              distill_flags(*this, own)};
     return {"train_drafter --parallel",
             "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-            "parallel.\nRuns on the CPU.",
+            "parallel.\nRuns on the CPU. On what nanospec distill wrote of any model: train_drafter --parallel MODEL "
+            "--data FILE.jsonl; with --help it says more.",
             "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
             "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out "
             "runs/one-layer  # takes minutes\n",
@@ -278,6 +325,8 @@ struct ParallelOptions : DistillOptions {
     sizes.n_head = run.model.config.n_head;
     sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
+    if (lessons) sizes.tokens = run.guesses;
+    if (lessons) sizes.window = passage;
     if (sizes.n_kv_head == 0) sizes.n_kv_head = default_kv_heads(sizes.n_head);
     if (sizes.n_head % sizes.n_kv_head != 0)
       refuse_usage("the model's {} heads do not share {}: --parallel_kv_heads: give a divisor", sizes.n_head,
@@ -300,10 +349,17 @@ struct ParallelOptions : DistillOptions {
   }
   int ahead() const { return sizes.ahead; }
   std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
-    auto drafter = std::make_unique<ParallelTrainer<float>>(sizes, run.model.config, run.model.weights.data(),
-                                                            usable_rows(run.sizes, sizes.ahead), segments, pool);
-    drafter->set_weights(initial_weights(parallel_table(sizes), seed).data());
-    return drafter;
+    const auto made = [&](const Config& config, const float* weights, const std::vector<int>& class_of,
+                          const std::vector<float>& initial) {
+      auto drafter = std::make_unique<ParallelTrainer<float>>(
+          sizes, config, weights, usable_rows(run.sizes, sizes.ahead), segments, pool, class_of);
+      drafter->set_weights(initial.data());
+      return drafter;
+    };
+    const std::vector<TensorSpec> table = parallel_table(sizes);
+    if (!lessons) return made(run.model.config, run.model.weights.data(), {}, initial_weights(table, seed));
+    const WithoutLayers ends(*lessons->target);
+    return made(ends.config, ends.weights.data(), lessons->class_of, lessons->initial(table, seed));
   }
   Metadata metadata() const { return parallel_metadata(sizes); }
   std::string described() const {
@@ -313,6 +369,10 @@ struct ParallelOptions : DistillOptions {
     for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
     stats["parallel_segments"] = segments;
   }
+};
+
+struct ParallelOfTexts : ParallelOptions {
+  ParallelOfTexts() : ParallelOptions(Recorded::kPassages) {}
 };
 
 }  // namespace nanospec

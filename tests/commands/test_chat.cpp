@@ -420,7 +420,7 @@ TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is 
 
 TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") {
   const Answers answers({"a"});
-  for (const char* drafter : {"bigram", "parallel:x", "suffix+bigram"}) {
+  for (const char* drafter : {"bigram", "suffix+bigram"}) {
     const std::string line = line_of<std::runtime_error>([&] { generate_from("a", {"--drafter", drafter}); });
     CHECK_MESSAGE(contains(line, "which a GGUF file does not have: m.gguf: use --drafter suffix"), line);
   }

@@ -1,10 +1,11 @@
 // tests/drafters/test_hydra.cpp: the heads that learn from what a model said, Hydra's and Medusa's: their gradient, the
-// drafter against the trainer, their file, and whole trainings by the program.
+// drafter against the trainer, their file; and whole trainings by the program, the parallel drafter's among them.
 #include <doctest/doctest.h>
 
 #include "files/model_drafters.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
+#include "tests/parallel_world.h"
 #include "tests/random.h"
 #include "tests/world.h"
 #include "training/train_hydra.h"
@@ -26,11 +27,6 @@ Embeddings embeddings_of(const std::vector<float>& table, int channels) {
   return [=](const int* tokens, int n, float* to) {
     for (int i = 0; i < n; i++) std::copy_n(table.begin() + tokens[i] * channels, channels, to + i * channels);
   };
-}
-std::vector<int> every_third_class(int vocab, int known) {  // tokens 0, 3, 6, ... are known
-  std::vector<int> class_of(size_t(vocab), known);
-  for (int i = 0; i < known; i++) class_of[size_t(3 * i)] = i;
-  return class_of;
 }
 
 // Heads for the world's model, by chance.
@@ -97,13 +93,17 @@ std::string said_by_world(int texts, int length) {
   }
   return lines;
 }
-int train_hydra(Words words) {
-  const bool medusa = words[0] == "--medusa";
-  words.insert(words.begin(),
-               {"train_drafter", "--quiet", "--threads", "1", "--batch_size", "64", "--learning_rate", "1e-2",
-                "--min_lr", "1e-2", "--warmup_iters", "0", medusa ? "--medusa_heads" : "--hydra_ahead", "3"});
-  return (medusa ? train_drafter<MedusaOfTexts> : train_drafter<HydraOptions>)(int(words.size()),
-                                                                               arguments(words).data());
+int train_on_said(Words words) {
+  const std::string name = words[0];
+  const bool heads = name != "--parallel";
+  words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1", "--batch_size", heads ? "64" : "8",
+                               "--learning_rate", "1e-2", "--min_lr", "1e-2", "--warmup_iters", "0",
+                               name + (name == "--medusa" ? "_heads" : "_ahead"), "3"});
+  if (!heads) words.insert(words.end(), {"--parallel_window", "18"});
+  const auto program = name == "--hydra"    ? train_drafter<HydraOptions>
+                       : name == "--medusa" ? train_drafter<MedusaOfTexts>
+                                            : train_drafter<ParallelOfTexts>;
+  return program(int(words.size()), arguments(words).data());
 }
 
 }  // namespace
@@ -329,7 +329,7 @@ void check_program(const std::string& name) {
   const auto with = [&](const Words& more) {
     Words words = usual;
     words.insert(words.end(), more.begin(), more.end());
-    return train_hydra(words);
+    return train_on_said(words);
   };
   const std::string stats = folder.file("stats.json");
   REQUIRE(with({"--stats", stats}) == 0);
@@ -351,11 +351,11 @@ void check_program(const std::string& name) {
   Words half = usual;
   half[5] = "60";
   half.insert(half.end(), {"--out", parts});
-  REQUIRE(train_hydra(half) == 0);
+  REQUIRE(train_on_said(half) == 0);
   CHECK(read_file(parts + its) != straight);
   REQUIRE(with({"--out", parts, "--resume", "--threads", "2"}) == 0);
   CHECK(read_file(parts + its) == straight);
-  CHECK(holds(error_of([&] { with({"--resume", "--" + name + "_width", "7"}); }), "had width"));
+  CHECK(holds(error_of([&] { with({"--resume", "--" + name + "_vocabulary", "7"}); }), "had vocabulary"));
   CHECK(holds(error_of([&] { with({}); }), "--overwrite"));
 
   // It drafts, alone and in a union; the bytes are plain decoding's.
@@ -383,10 +383,11 @@ void check_program(const std::string& name) {
     return error_of([&] { with({"--out", folder.file("other")}); });
   };
   CHECK(holds(refused("{}\n"), "no text of this model: " + data + ", line 1"));
-  CHECK(holds(refused(said_by_world(1, 22)), "places to learn from"));
+  CHECK(holds(refused(said_by_world(1, 22)), " to learn from and "));
   CHECK(holds(refused("x"), "line 1"));
 }
 TEST_CASE("hydra: the program trains on what the model said, goes on to the same bits, and the drafts are right") {
   check_program("hydra");
   check_program("medusa");
+  check_program("parallel");
 }

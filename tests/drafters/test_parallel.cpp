@@ -137,6 +137,22 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
   const float one = 1;
   write_safetensors(path, {{"something.else", {1}, &one}}, {});
   CHECK(holds(line(), "not a drafter for this model: 0 layers"));
+
+  // With tokens of its own.
+  ParallelFile own = {tiny_sizes(config, false), {}, {3, 1, 22}};
+  own.sizes.tokens = 3, own.sizes.window = 17;
+  own.weights = start_of<float>(own.sizes);
+  write_parallel(folder.path, own);
+  const ParallelFile again = read_parallel(folder.path, config);
+  CHECK(again.token == own.token);
+  CHECK(again.sizes.window == 17);
+  CHECK(again.weights == own.weights);
+  own.token[1] = 3;
+  write_parallel(folder.path, own);
+  CHECK(holds(line(), "its 3 tokens are not different ones of this model"));
+  own.token[1] = 1, own.sizes.sequential = true;
+  write_parallel(folder.path, own);
+  CHECK(holds(line(), "a sequential drafter with tokens of its own"));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -195,6 +211,84 @@ TEST_CASE("parallel: a drafter says what it said in training, to the bit, howeve
       }
     }
   }
+}
+
+// In 4 bits, so nearly; and of the likely tokens alone.
+TEST_CASE("parallel: with a head of its own it says nearly what it said in training") {
+  Config config = tiny_config();
+  config.n_embd = 64;
+  const std::vector<float> model = some_weights(config, 2);
+  const int n = 20, V = config.vocab_size, N = 7;
+  Target target(config, model.data(), Dtype::fp32, false, 1, 64);
+  ParallelFile file = {tiny_sizes(config, false), {}, {}};
+  ParallelSizes& s = file.sizes;
+  s.tokens = N, s.window = 16;
+  file.weights = start_of<float>(s);
+  for (int i = 0; i < N; i++) file.token.push_back(3 * i);
+  const std::vector<int> class_of = every_third_class(V, N);
+
+  // Numbers that 4 bits hold exactly.
+  const ParallelWeights<float, AnyNumber> packed(s, n, file.weights.data(), false);
+  packed.pack(Team{});
+  std::vector<const Weight<float, AnyNumber>*> next = {&packed.features, &packed.input, &packed.guess};
+  for (const auto& layer : packed.layers.layers)
+    for (const auto* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) next.push_back(weight);
+  auto weight = next.begin();
+  for (const TensorSpec& spec : parallel_table(s)) {
+    if (spec.shape.size() < 2) continue;
+    const bool rows_are_outputs = spec.name == "guess.weight";
+    (*weight++)->forward.visit([&](const auto& panels) {
+      for (int k = 0; k < panels.k; k++)
+        for (int out = 0; out < panels.n; out++)
+          file.weights[spec.offset + size_t(rows_are_outputs ? out * panels.k + k : k * panels.n + out)] =
+              panels.weight(k, out);
+    });
+  }
+  REQUIRE(weight == next.end());
+
+  const int first = 0;
+  const Shard shard = some_shard(config, 1, n, s.ahead);
+  Pool pool(1);
+  ParallelTrainer<float> trainer(s, config, model.data(), n, 1, pool, class_of);
+  trainer.set_weights(file.weights.data());
+  std::vector<float> said(size_t(n * s.ahead * (N + 1)));
+  std::vector<int> told(size_t(s.ahead), 0);
+  trainer.loss({shard, &first, 1}, [&](int depth, int before, int token, const float* logits, float) {
+    const int number = told[size_t(depth)]++, t = depth == 0 ? number : segment_order(n, 1)[size_t(number)];
+    CHECK(before == class_of[size_t(shard.token[size_t(t + 1 + depth)])]);
+    CHECK(token == class_of[size_t(shard.token[size_t(t + 2 + depth)])]);
+    std::copy_n(logits, N + 1, said.begin() + (t * s.ahead + depth) * (N + 1));
+  });
+  const auto drafter = drafter_of(file, target, config);
+  Telling telling(config, 4, 0);
+  telling.tokens.assign(shard.token.begin() + 1, shard.token.end()), telling.features = shard.states;
+  drafter->begin(nullptr, 0);
+  double wrong = 0, size = 0;
+  int moved = 0;  // whether the window has, and it says something else
+  for (int t = 0; t < n; t++) {
+    telling.tell(*drafter, t, t + 1);
+    Growth growth;
+    growth.start(telling.tokens[size_t(t)]);
+    for (int d = 0; d < s.ahead; d++) {
+      drafter->prepare(growth, &d, 1);
+      const Likely* const likely = dynamic_cast<LikelyDrafter&>(*drafter).likely(growth, d);
+      REQUIRE(likely != nullptr);
+      CHECK(likely->token.size() == size_t(N));
+      double apart = 0;
+      for (int i = 0; i < N; i++) {
+        const double its = double(said[size_t((t * s.ahead + d) * (N + 1) + i)]);
+        apart += std::pow(double(likely->of(3 * i)) - its, 2);
+        if (t < s.window) size += its * its;
+      }
+      if (t < s.window) wrong += apart;
+      else moved += apart > 1e-3;
+      CHECK(drafter->logits(growth, d)[3] == likely->of(3));
+      CHECK(likely->find(1) < 0);
+      growth.add(d, {telling.tokens[size_t(t + d + 1)], 1});
+    }
+  }
+  CHECK(std::sqrt(wrong) < 0.05 * std::sqrt(size));
+  CHECK(moved > 0);
 }
 
 TEST_CASE("parallel: after any commits it says what a drafter says that was told them at once, to the bit") {

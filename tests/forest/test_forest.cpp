@@ -80,7 +80,9 @@ std::unique_ptr<Drafter> drawn_parallel(Chance& chance, Target& target) {
   ParallelSizes s;
   s.n_layer = 1 + chance.below(2), s.n_head = 2, s.n_kv_head = 1 + chance.below(2), s.n_embd = target.channels();
   s.vocab_size = target.vocab_size(), s.ahead = 1 + chance.below(5), s.sequential = chance.below(2) > 0;
-  const ParallelFile file = {s, loud(parallel_table(s), chance)};
+  if (!s.sequential && chance.below(2) > 0) s.tokens = 1 + chance.below(s.vocab_size), s.window = 2 + chance.below(30);
+  ParallelFile file = {s, loud(parallel_table(s), chance), {}};
+  for (int i = 0; i < s.tokens; i++) file.token.push_back(s.vocab_size - 1 - i);
   const auto streams = std::make_shared<Streams>(file, target, s.sequential ? target.most_rows() : kMostAhead);
   if (s.sequential) return std::make_unique<Sequential>(streams);
   return std::make_unique<Parallel>(streams);

@@ -13,9 +13,12 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
   const Config config = tiny_config();
   const std::vector<float> target = some_weights(config, 2);
   Pool pool(1);
-  for (const auto& [sequential, ahead] : {std::pair<bool, int>{false, 4}, {true, 4}, {false, 1}, {true, 1}}) {
+  for (const auto& [sequential, ahead, tokens] :
+       {std::tuple<bool, int, int>{false, 4, 0}, {true, 4, 0}, {false, 1, 0}, {true, 1, 0}, {false, 3, 7}}) {
     ParallelSizes s = tiny_sizes(config, sequential);
-    s.ahead = ahead;  // 1: no slots at all
+    s.ahead = ahead;    // 1: no slots at all
+    s.tokens = tokens;  // of a head of its own
+    const std::vector<int> class_of = tokens > 0 ? every_third_class(config.vocab_size, tokens) : std::vector<int>();
     const int n = 11, both[] = {0, 1};
     const Shard shard = some_shard(config, 2, n, s.ahead);
     const Examples batch{shard, both, 2};
@@ -26,7 +29,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
     if (sequential) std::fill_n(start.begin() + long(states), C * C, 0.0);
     std::vector<double> whole;
     for (int segments : {1, 2, 3, 6, 11, 40}) {
-      ParallelTrainer<double> trainer(s, config, target.data(), n, segments, pool);
+      ParallelTrainer<double> trainer(s, config, target.data(), n, segments, pool, class_of);
       trainer.set_weights(start.data());
       trainer.loss_and_gradient(batch);
       const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
@@ -42,7 +45,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
       CHECK(largest > 1e-3);
       CHECK(worst < 1e-12 * largest);
     }
-    ParallelTrainer<double> trainer(s, config, target.data(), n, 1, pool);
+    ParallelTrainer<double> trainer(s, config, target.data(), n, 1, pool, class_of);
     for (const TensorSpec& spec : parallel_table(s))
       for (int probe = 0; probe < 3; probe++) {
         const size_t i = spec.offset + random_bits(7, uint32_t(probe), 1, spec.offset, 0) % spec.size;
@@ -69,14 +72,20 @@ TEST_CASE("parallel: what trains has the target's own last norm and head, bit fo
     const int rows = 5, V = pad16(config.vocab_size);
     const std::vector<float> weights = some_weights(config, 2);
     const Team one{0, 1, nullptr, false};
-    const FrozenHead<float> frozen(config, weights.data(), one);
+    const FrozenHead<float> frozen(config, weights.data(), true, one);
     const ParallelActivations<float> a(tiny_sizes(config, false), rows, rows, 64, true, 1);
     float* const x = a.x.at(a.L, 0);
     Chance chance(4);
     chance.fill(x, size_t(rows) * size_t(a.C), 2);
     std::vector<float> norm(size_t(rows * a.C) + 16), expected(size_t(rows * V) + 16), logits(expected.size());
     const Target target(config, weights.data(), Dtype::fp32, false, 1, rows);
-    head_of(target, one, rows, x, a.C, norm.data(), expected.data());
+    head_of(target, target.weights().head.forward, one, rows, x, a.C, norm.data(), {expected.data(), V});
+    const WithoutLayers ends(target);  // where there is another head
+    const FrozenHead<float> norm_alone(ends.config, ends.weights.data(), false, one);
+    launch(one, rows, norm_alone.norm(a, 0));
+    for (int row = 0; row < rows; row++)
+      CHECK(memcmp(a.norm_f.at(0, row), &norm[size_t(row * a.C)], size_t(config.n_embd) * 4) == 0);
+    CHECK(memcmp(norm_alone.tensors.wte, weights.data(), size_t(config.vocab_size * config.n_embd) * 4) == 0);
     launch(one, 3, frozen.norm(a, 2));  // from the third row on
     launch(one, 2, frozen.norm(a, 0));
     matmul(one, rows, Matmul<float, float>{a.norm_f.data(), a.C, frozen.head.forward, logits.data(), V});

@@ -1,0 +1,137 @@
+// training/lessons.h: what a model said, as lessons for a drafter: the texts of nanospec distill.
+//
+// In order: the passages of texts; the lessons of a training, with the tokens that its drafter learns to say; what the
+// target computes of passages, on its way into shards. The target computes in the number type that it decodes with, so
+// a drafter learns from the states that it will see.
+#pragma once
+
+#include "files/gguf_model.h"
+#include "files/said.h"
+#include "files/tables.h"
+#include "training/distill.h"
+
+namespace nanospec {
+
+// A passage is L places of a text, one after the other: at each the state of the target that picked a token of the
+// model's own, that token, and the K tokens behind it, all in the same text. An example is a passage of one place.
+// Passages are numbered through the texts.
+struct SaidTexts {
+  std::vector<SaidText> texts;
+  std::vector<size_t> first = {0};  // (texts + 1) the number of each one's first passage, and how many there are
+
+  void add(const SaidText& said, int places, int ahead) {
+    const size_t own = said.tokens.size() - said.begin, needed = size_t(places + ahead);
+    if (said.begin == 0 || own < needed) return;  // no state, or no passage
+    texts.push_back(said);
+    first.push_back(first.back() + (own - size_t(ahead)) / size_t(places));
+  }
+  size_t passages() const { return first.back(); }
+};
+
+struct Lessons {
+  int vocabulary = kBigramMostTokens - 1;  // most tokens that a drafter learns to say
+  float epochs = 3;
+  SaidTexts train, validation;
+  std::vector<int> token;          // (N) that it learns to say, the most frequent first
+  std::vector<int> class_of;       // (V) which of them a token is; N: none of them
+  std::shared_ptr<Target> target;  // computes states, and gives embeddings
+
+  // Reads the texts of a file, for a model of V tokens. of_text(said): called for each that is not held out.
+  template <class F>
+  void read(const std::string& bytes, const std::string& path, int V, int places, int ahead, F of_text) {
+    std::vector<int> count(size_t(V), 0);
+    each_said(bytes, path, V, [&](const SaidText& said) {
+      (said.held_out ? validation : train).add(said, places, ahead);
+      if (said.held_out) return;
+      of_text(said);
+      for (size_t i = said.begin; i < said.tokens.size(); i++) count[size_t(said.tokens[i])]++;
+    });
+    for (int id = 0; id < V; id++)
+      if (count[size_t(id)] > 0) token.push_back(id);
+    const auto oftener = [&](int a, int b) { return count[size_t(a)] > count[size_t(b)]; };
+    std::stable_sort(token.begin(), token.end(), oftener);
+    token.resize(std::min(token.size(), size_t(vocabulary)));
+    class_of.assign(size_t(V), int(token.size()));
+    for (size_t i = 0; i < token.size(); i++) class_of[size_t(token[i])] = int(i);
+  }
+
+  // The target's embeddings of n tokens, (n, C), and what its head says of them.
+  void embeddings(const int* tokens, int n, float* to) const {
+    embed(*target, Team{}, n, tokens, {to, target->channels()});
+  }
+  void head_rows(const int* tokens, int n, float* to) const {
+    unpack(Team{}, n, Unpack<float, AnyNumber>{tokens, target->weights().head.forward, to, target->channels()});
+  }
+
+  // A drafter's weights before training. Its guesses begin as the target's head says these tokens; "any other" begins
+  // at zero. table: with a tensor guess.weight, (N + 1, C).
+  std::vector<float> initial(const std::vector<TensorSpec>& table, uint64_t seed) const {
+    std::vector<float> weights = initial_weights(table, seed);
+    for (const TensorSpec& spec : table)
+      if (spec.name == "guess.weight") {
+        std::fill_n(weights.begin() + long(spec.offset), spec.size, 0.0f);
+        head_rows(token.data(), int(token.size()), weights.data() + spec.offset);
+      }
+    return weights;
+  }
+};
+
+// The hash of a model's weights as its file has them.
+inline std::string weights_hash(const std::string& model) {
+  if (!is_gguf(model)) return model_hash(model);
+  const GgufFile file = read_gguf(model);
+  return hash_of(Pieces{{reinterpret_cast<const char*>(file.bytes.get()), file.size}});
+}
+
+// Records passages in their order. A text is run when its first passage is asked for.
+class PassageRecorder {
+ public:
+  explicit PassageRecorder(std::shared_ptr<const Lessons> lessons) : lessons_(std::move(lessons)) {}
+
+  void operator()(uint32_t i, Shard& shard) {
+    const SaidTexts& from = i < kValidation ? lessons_->train : lessons_->validation;
+    const size_t number = i % kValidation;
+    const size_t text = size_t(std::upper_bound(from.first.begin(), from.first.end(), number) - from.first.begin()) - 1;
+    const SaidText& said = from.texts[text];
+    if (open_ != &said) run(said);
+    const ShardSizes& sizes = shard.sizes;
+    const long its = long((number - from.first[text]) * size_t(sizes.rows)), width = sizes.channels;
+    const auto state = states_.begin() + its * width;
+    const auto token = said.tokens.begin() + long(said.begin) + its - 1;
+    shard.states.insert(shard.states.end(), state, state + sizes.rows * width);
+    shard.token.insert(shard.token.end(), token, token + sizes.rows + sizes.after);
+  }
+
+ private:
+  // states_ become those that picked the model's own tokens.
+  void run(const SaidText& said) {
+    Target& target = *lessons_->target;
+    const int first = int(said.begin) - 1, end = int(said.tokens.size()) - 1;
+    const int window = target.block_size();
+    if (end > window) refuse("a text is longer than the model's window", std::to_string(window) + " tokens", kAdvice);
+    states_.clear();
+    target.prefill(said.tokens.data(), first);
+    for (int at = first, rows = 0; at < end; at += rows) {
+      rows = std::min(target.most_rows(), end - at);
+      std::vector<int> all(static_cast<size_t>(rows));
+      std::iota(all.begin(), all.end(), 0);
+      Batch chain;
+      chain.add_chain(said.tokens.data() + at, rows, 0, 0);
+      target.clear_rows();
+      target.add_tree(chain.token.data(), chain.depth.data(), chain.end.data(), rows);
+      target.run_rows(1);
+      for (int row = 0; row < rows; row++)
+        for (int layer : feature_layers(target.layers()))
+          states_.insert(states_.end(), target.state(layer, row), target.state(layer, row) + target.channels());
+      target.keep(all.data(), rows);
+    }
+    open_ = &said;
+  }
+
+  static constexpr const char* kAdvice = "write the texts anew by nanospec distill with a smaller --max_new_tokens";
+  const std::shared_ptr<const Lessons> lessons_;
+  const SaidText* open_ = nullptr;
+  std::vector<float> states_;  // (own tokens, 3 C) of the open text
+};
+
+}  // namespace nanospec
