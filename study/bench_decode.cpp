@@ -1,7 +1,7 @@
 // study/bench_decode.cpp: what speculation gains. Section decode: a trained model, on prompts that it was not trained
 // on: every drafter with a sweep of fixed shapes and with `auto` at several budgets. Section kinds: a real model, by
 // what it is asked for; what llama.cpp's own ways to speculate make of the same questions, tests/reference/peers.py
-// measures.
+// measures. Experiments ask it the same.
 
 #include "files/gguf.h"
 #include "study/experiments.h"
@@ -35,6 +35,8 @@ void run_section(Bench& bench, Subject& subject, Topic topic, const std::vector<
   topic.plan.repeats = bench.repeats;
   run_topic(bench, subject, topic, texts, topic.question);
 }
+constexpr const char* kQuestions = "data/kinds.jsonl";
+constexpr size_t kEachKind = 2;  // questions of an experiment
 
 }  // namespace
 
@@ -67,11 +69,11 @@ void bench_decode(Bench& bench) {
 namespace {
 
 // Questions of each kind, at most so many, in the model's chat template.
-std::vector<Text> read_kinds(const std::string& path, const Subject& subject, size_t most) {
+std::vector<Text> read_kinds(const Subject& subject, size_t most) {
   const Tokenizer& tokenizer = subject.engine.tokenizer();
   std::vector<Text> kinds;
-  for (const std::string& line : split_at(read_file(path), '\n')) {
-    const Json question = parse_json(line, path);
+  for (const std::string& line : split_at(read_file(kQuestions), '\n')) {
+    const Json question = parse_json(line, kQuestions);
     if (kinds.empty() || kinds.back().name != question.at("kind")) kinds.push_back({question.at("kind"), {}});
     Text& kind = kinds.back();
     if (kind.prompts.size() == most) continue;
@@ -84,22 +86,46 @@ std::vector<Text> read_kinds(const std::string& path, const Subject& subject, si
   return kinds;
 }
 
-}  // namespace
-
-void bench_kinds(Bench& bench) {
-  const std::string questions = "data/kinds.jsonl";
+// Why a model cannot be asked; "" where it can.
+std::string kinds_missing(const std::string& model) {
+  if (!is_gguf(model)) return "there is no GGUF file: --model: name one; sh data/get_model.sh gets one";
+  if (!std::filesystem::exists(kQuestions))
+    return "there is no " + std::string(kQuestions) + ": run it in the project's folder";
+  return "";
+}
+Options asking(Options options) {
   constexpr int kContext = 2048;
-  if (!is_gguf(bench.options.settings.model))
-    return bench.print(kKinds.question,
-                       left_out("there is no GGUF file: --model: name one; sh data/get_model.sh gets one"));
-  if (!std::filesystem::exists(questions))
-    return bench.print(kKinds.question, left_out("there is no " + questions + ": run it in the project's folder"));
-  Options options = bench.options;
   options.settings.context = kContext;
   options.settings.keeps_cache = true;
   options.chat = true;
-  Subject subject(options);
-  run_section(bench, subject, kKinds, read_kinds(questions, subject, bench.quick ? 1 : SIZE_MAX));
+  return options;
+}
+
+}  // namespace
+
+void bench_kinds(Bench& bench) {
+  const std::string missing = kinds_missing(bench.options.settings.model);
+  if (!missing.empty()) return bench.print(kKinds.question, left_out(missing));
+  Subject subject(asking(bench.options));
+  run_section(bench, subject, kKinds, read_kinds(subject, bench.quick ? 1 : SIZE_MAX));
+}
+
+void run_on_kinds(Bench& bench, const std::vector<Topic>& topics, const std::string& command) {
+  const std::string missing = kinds_missing(bench.options.settings.model);
+  if (!missing.empty()) return bench.print(command, left_out(missing));
+  Subject subject(asking(bench.options));
+  const std::vector<Text> kinds = read_kinds(subject, bench.quick ? 1 : kEachKind);
+  Text all = {"all kinds", {}};
+  for (const Text& kind : kinds) {
+    all.prompts.insert(all.prompts.end(), kind.prompts.begin(), kind.prompts.end());
+    all.tokens.insert(all.tokens.end(), kind.tokens.begin(), kind.tokens.end());
+    all.asked.insert(all.asked.end(), kind.asked.begin(), kind.asked.end());
+  }
+  bench.seconds /= double(topics.size());
+  for (const Topic& topic : topics)
+    if (!interrupted())
+      run_topic(bench, subject, topic, topic.from.texts == std::string("kinds") ? kinds : std::vector<Text>{all},
+                topic.name + (": " + std::string(topic.question)) + "\n" + command);
 }
 
 }  // namespace nanospec

@@ -1,6 +1,7 @@
 // study/experiments.cpp: repeats the literature's experiments on the models that are there: see experiments.h.
 
 #include "study/experiments.h"
+#include "files/gguf.h"
 #include "files/origin.h"
 #include "study/study.h"
 
@@ -11,6 +12,16 @@ Sections sections_of(Lab& lab) {
   Sections sections;
   for (const Topic& topic : kTopics)
     sections.push_back({topic.name, [&lab, &topic] { run_in_lab(lab, topic); }, topic.seconds, topic.question});
+  const auto seeds = [&lab] {
+    run_on_kinds(lab, kSeeds,
+                 "build/nanospec experiments --only seeds --model " + lab.options.settings.model + " --threads " +
+                     std::to_string(lab.options.settings.threads));
+  };
+  sections.push_back(
+      {"seeds", seeds, 600,
+       "what do the methods that nanospec began with make of a model in a GGUF file, by what it is asked "
+       "for? Dynamic trees, Medusa's heads, the parallel drafter, drafting ahead; only where it is named",
+       false});
   return sections;
 }
 
@@ -23,6 +34,7 @@ Command describe(Lab& b, std::string& only, float& minutes) {
           "prompt, and a figure comes with its 95% interval over the prompts. Everything takes eight to ten minutes.",
           "nanospec experiments --model runs/medium --drafter_model runs/small  # takes eight minutes\n"
           "nanospec experiments --only budgets,auto --model runs/medium  # takes three minutes\n"
+          "nanospec experiments --only seeds --model models/SmolLM2-135M-Instruct.Q4_1.gguf  # takes ten minutes\n"
           "nanospec experiments --quick --model runs/small --out build/quick\n",
           together({{heading("What to repeat"),
                      {"--only", "LIST", &only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
@@ -168,6 +180,43 @@ const std::vector<Topic> kTopics = {
      {},
      {0.7f, 1, 0}}};
 
+// See kSeeds: what a drafter needs that is not there is said, and it is left out.
+const std::vector<Topic> kSeeds = {
+    {"dynamic-trees",
+     0,
+     "where should a tree stop, and how wide should it be?",
+     "{hydra|suffix+ngram:4} "
+     "{tree:3x2|entropy-stop|entropy-naive|entropy-width|entropy-depth-width|best-first|auto} budget=15",
+     {"all"},
+     {2, 64, 64},
+     {},
+     {0.4f}},
+    {"heads",
+     0,
+     "what do heads make of many nodes, of few, and of those that are right most often?",
+     "medusa {cartesian:4,4,4,4 budget=340|cartesian:2,2,2|calibrated budget=64|best-first budget=15|auto};hydra "
+     "{best-first budget=15|auto}",
+     {"all"},
+     {2, 64, 64},
+     {},
+     {0, 0.7f}},
+    {"parallel",
+     0,
+     "the parallel drafter: a chain or a tree, and for what?",
+     "parallel {chain:5|cartesian:2,2,2|best-first budget=15|auto}",
+     {"kinds"},
+     {2, 64, 64},
+     {kTokens},
+     {0}},
+    {"ahead",
+     0,
+     "what does it gain to draft while the target runs?",
+     "{parallel|suffix+ngram:4} auto {ahead=off|ahead=auto}",
+     {"all"},
+     {2, 64, 64},
+     {},
+     {0}}};
+
 int experiments_command(int argc, char** argv) {
   Lab lab;
   std::string only;
@@ -178,6 +227,14 @@ int experiments_command(int argc, char** argv) {
   Sections sections = chosen(all, only);
   check_options(lab.options);
   if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
+  const auto in_lab = [](const Section& one) { return std::string("seeds") != one.name; };
+  if (std::none_of(sections.begin(), sections.end(), in_lab)) {
+    lab.run(sections, minutes > 0 ? 60 * double(minutes) / sections[0].seconds : 1);
+    lab.conclude();
+    return interrupted() ? kInterruptedStatus : 0;
+  }
+  if (is_gguf(lab.options.settings.model))
+    refuse_usage("of a model in a GGUF file there is one experiment: --model: add --only seeds");
   choose_models(lab, given);
   if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
   need(lab.options.settings.model + "/model.safetensors", "target", "--model",

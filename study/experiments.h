@@ -109,7 +109,8 @@ struct Topic {
   const char* question;
   std::string methods;  // see methods_of(); %: the trained drafter; @: the model
   struct {
-    const char* texts = "held-out";  // of these, seen, foreign, prose, structured, with ',' between
+    const char* texts = "held-out";  // of these, seen, foreign, prose, structured, with ',' between; of kSeeds kinds,
+                                     // one by one, or all
     int prompts = 12;
     size_t bytes = 64;
     bool on_small = false;  // the small model is the target: no clock matters
@@ -123,8 +124,8 @@ struct Topic {
   std::vector<float> temperatures = {1};
   bool by_budget = false;  // whether the picture is of budget_panel(), and not a bar for each method
 };
-// Those of the laboratory.
-extern const std::vector<Topic> kTopics;
+// Those of the laboratory; and, of the methods that nanospec began with, those of a model in a GGUF file.
+extern const std::vector<Topic> kTopics, kSeeds;
 
 // Prompts of one kind.
 struct Text {
@@ -139,6 +140,8 @@ struct Text {
 void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::vector<Text>& texts,
                const std::string& heading, std::string missing = "", const std::map<char, std::string>& words = {});
 void run_in_lab(Lab& lab, const Topic& topic);  // below the command that repeats it
+// Topics on a model in a GGUF file, by what it is asked for: the questions of data/kinds.jsonl (bench_decode.cpp).
+void run_on_kinds(Bench& bench, const std::vector<Topic>& topics, const std::string& command);
 
 // ---------------------------------------------------------------------------------------------------------------
 // What tests hold

@@ -29,6 +29,31 @@ TEST_CASE("kinds: speculation over plain decoding, kind by kind and at each temp
   for (const char* part : {"copying", "story", "temperature 0.7", "suffix+ngram:4 auto"}) CHECK(contains(svg, part));
 }
 
+TEST_CASE("kinds: experiments --only seeds asks them: a table, figures and a picture of each method's questions") {
+  const PeerFolder folder;
+  folder.write_questions();
+  Words words = kKindsWords;
+  *std::find(words.begin(), words.end(), "kinds") = "seeds";
+  const std::string out = run(experiments_command, words);
+  for (const char* part : {"dynamic-trees: where should a tree stop", "ahead: what does it gain", "A quick run",
+                           "build/nanospec experiments --only seeds --model "})
+    CHECK_MESSAGE(contains(out, part), out);
+  for (const char* name : {"dynamic-trees", "heads", "parallel", "ahead"}) {
+    CAPTURE(name);
+    const std::string file = "out/" + std::string(name);
+    CHECK(picture_problem(read_file(file + ".svg")) == "");
+    const Json studies = Json::parse(read_file(file + ".json"))["studies"];
+    const bool by_kind = name == std::string("parallel");
+    REQUIRE(studies.size() == (by_kind || name == std::string("heads") ? 2 : 1));  // kinds, or temperatures
+    CHECK(studies[0]["text"] == (by_kind ? "copying" : "all kinds"));
+    CHECK(studies[0]["asked"].size() == (by_kind ? 1 : 2));
+    for (const Json& method : studies[0]["methods"])
+      if (method["drafter"] != "none") CHECK(method["times_plain"][0].get<double>() == doctest::Approx(2));
+  }
+  words.insert(words.end(), {"--model", "runs/small"});
+  CHECK(contains(run(experiments_command, words), "left out: there is no GGUF file"));
+}
+
 TEST_CASE("kinds: what is missing is said") {
   const PeerFolder folder;
   folder.write_questions();
