@@ -4,7 +4,8 @@
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
 // counterpart "GPU: " needs a device. kKinds names the other kinds that need something; where that is missing they are
-// counted as skipped, and a line says why. A clock of its own says every few seconds which test runs.
+// counted as skipped, and a line says why. So are costly tests whose turn it is not: kTurns. A clock of its own says
+// every few seconds which test runs.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -86,7 +87,8 @@ const std::regex kTurns(
     kSanitized ? "(emulated|exactness|kernels|medusa|parallel|quantized|sweep): |"
                  "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
                  "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
-               : "course: (code that|half|make play|of what|processes|right|wrong)|page: |"
+               : "course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
+                 "three|wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
                  "single: (its|nvcc|on the|the core)");
 constexpr const char* kRests =
     "it takes turns with tests of its kind: NANOSPEC_PROVE=1, or its name after -tc, runs it";
