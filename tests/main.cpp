@@ -4,7 +4,8 @@
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
 // counterpart "GPU: " needs a device. kKinds names the other kinds that need something; where that is missing they are
-// counted as skipped, and a line says why. A clock of its own says every few seconds which test runs.
+// counted as skipped, and a line says why. So are costly tests whose turn it is not: kTurns. A clock of its own says
+// every few seconds which test runs.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -18,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <regex>
 #include <set>
 #include <string>
 #include <thread>
@@ -75,6 +77,39 @@ const Kind kKinds[] = {
 constexpr const char* kFiltered = "not asked for on this command line";
 
 // ---------------------------------------------------------------------------------------------------------------
+// What takes turns
+
+// Tests that cost much, and whose answer seldom changes: the grader against many answers, files and pages that other
+// programs compile and read. Under the sanitizers too what computes long: its bits the plain run holds, and of memory a
+// few cases tell. Of those whose names begin so, in the order of their lines, a run draws one of each four
+// (tests/tenth.h). `make prove` runs all, and so does who asks by name.
+const std::regex kTurns(
+    kSanitized ? "(emulated|exactness|kernels|medusa|parallel|quantized|sweep): |"
+                 "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
+                 "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
+               : "course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
+                 "three|wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
+                 "single: (its|nvcc|on the|the core)");
+constexpr const char* kRests =
+    "it takes turns with tests of its kind: NANOSPEC_PROVE=1, or its name after -tc, runs it";
+std::set<std::string> resting;
+
+// A name, for doctest's filters: there ? is any letter.
+std::string pattern(std::string name) {
+  for (char& letter : name)
+    if (letter == ',' || letter == '\'' || letter == '\\') letter = '?';
+  return name;
+}
+
+void take_turns(doctest::Context& context) {
+  size_t nth = 0;
+  for (const auto& test : doctest::detail::getRegisteredTests())
+    if (std::regex_search(test.m_name, kTurns, std::regex_constants::match_continuous) && !nanospec::runs(nth++, 4))
+      resting.insert(test.m_name);
+  for (const std::string& name : resting) context.addFilter("test-case-exclude", pattern(name).c_str());
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Where the tests are: a line every eight seconds
 
 class Whereabouts {
@@ -123,12 +158,10 @@ std::map<std::string, unsigned> skipped;  // by the reason
 
 std::string program;  // this one, as it was called
 
-// The command that runs a test again as it ran: with the same cases. doctest takes ? for any letter.
-std::string again(std::string name) {
-  for (char& letter : name)
-    if (letter == ',' || letter == '\'' || letter == '\\') letter = '?';
+// The command that runs a test again as it ran: with the same cases.
+std::string again(const std::string& name) {
   return (nanospec::a_tenth() ? "NANOSPEC_SEED=" + std::to_string(nanospec::sweep_seed()) : "NANOSPEC_PROVE=1") + " " +
-         program + " -tc='" + name + "'";
+         program + " -tc='" + pattern(name) + "'";
 }
 
 struct Counts : doctest::IReporter {
@@ -154,7 +187,8 @@ struct Counts : doctest::IReporter {
       else skipped[kind.why]++;
       return;
     }
-    if (doctest::getContextOptions()->last == UINT_MAX) skipped[kFiltered]++;
+    if (resting.count(test.m_name)) skipped[kRests]++;
+    else if (doctest::getContextOptions()->last == UINT_MAX) skipped[kFiltered]++;
   }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {
@@ -226,6 +260,9 @@ int main(int argc, char** argv) {
   on_device = device_for_tests && device_for_tests();
   for (const Kind& kind : kKinds)
     if (!kind.here()) context.addFilter("test-case-exclude", (std::string(kind.begins) + "*").c_str());
+  bool by_name = false;
+  for (int i = 1; i < argc; i++) by_name |= begins(argv[i], "-tc=") || begins(argv[i], "--test-case=");
+  if (!by_name) take_turns(context);
   Whereabouts clock;
   whereabouts = &clock;
   const int status = context.run();

@@ -14,8 +14,8 @@ if [ "${1-}" = carry ]; then
   echo "There, in a copy of this folder: $BUILD/tests/run -tc='GPU: *', and $BUILD/nanospec-cuda bench --only gpu"
 fi
 
-# What nvcc makes of the kernels runs without a GPU: the parts that a change breaks first.
-make -f tests/cuda/ptx/witness.mk -j"$JOBS" PARTS="rows attention decode"
+# What nvcc makes of the kernels runs without a GPU: the parts that a change breaks first, or those that .ci/run draws.
+make -f tests/cuda/ptx/witness.mk -j"$JOBS" PARTS="${PARTS:-rows attention decode}"
 
 said=
 for object in machine/library nanospec study/measured train_gpt; do said="$said $BUILD/objects/$object.ptxas"; done

@@ -3,6 +3,7 @@
 // not warrant. `make test` runs a tenth, `make prove` all.
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <functional>
 #include <random>
 #include <utility>
@@ -280,12 +281,16 @@ TEST_CASE("mutation: config.json of the models that people have") {
 TEST_CASE("mutation: generation_config.json, and the index of weights in several files") {
   const bool quiet = std::exchange(notes().quiet, true);  // of each load: the weights have no hash
   const Folder folder;
+  const auto anew = [&](const char* name, const std::string& text) {
+    std::filesystem::remove(folder.file(name));
+    std::ofstream(folder.file(name)) << text;  // write_file would wait for the disk, 20,000 times
+    return folder.file(name);
+  };
   const Config config = small_config();
   save_model(folder.path, config, kThree, counted(parameter_count(config)).data());
   survive(R"({"eos_token_id": [1, 2], "temperature": 0.5, "top_k": 20, "do_sample": true})", mutate_text,
           [&](const std::string& text) {
-            const std::string path = folder.file("generation_config.json", text);
-            folder_advice(path);
+            folder_advice(anew("generation_config.json", text));
             for (int id : load_model(folder.path).tokenizer.ends)
               if (id < 0) throw std::logic_error("no token ends: g");
           });
@@ -293,7 +298,7 @@ TEST_CASE("mutation: generation_config.json, and the index of weights in several
   std::filesystem::rename(folder.file("model.safetensors"), folder.file("one.safetensors"));
   survive(R"({"metadata": {"total_size": 96}, "weight_map": {"wte.weight": "one.safetensors"}})", mutate_text,
           [&](const std::string& text) {
-            folder.file("model.safetensors.index.json", text);
+            anew("model.safetensors.index.json", text);
             load_model(folder.path);
           });
   notes().quiet = quiet;
