@@ -143,7 +143,7 @@ Writing begun(const Distilling& d, const Engine& engine, const Source& source, s
     const auto place = source.text.begin() + long(drawn_place(d, source, index));
     const Tokens piece(place, place + kPiece);
     w.question = text_of(engine, piece);
-    if (engine.begin_token() >= 0) w.tokens.push_back(engine.begin_token());
+    if (engine.tokenizer().begin >= 0) w.tokens.push_back(engine.tokenizer().begin);
     w.tokens.insert(w.tokens.end(), piece.begin(), piece.end());
   }
   w.begin = w.tokens.size();

@@ -156,8 +156,7 @@ Tokens encode(const Line& line, const Options& options, const Engine& engine) {
     if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
     std::optional<std::string> system;
     if (line.messages[0]["role"] == "system") system = line.messages[0]["content"].get<std::string>();
-    Conversation talk = begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model, system,
-                                           engine.begin_token());
+    Conversation talk = begin_conversation(engine.tokenizer(), options.settings.model, system);
     for (const Json& message : line.messages) {
       const std::string content = message["content"].get<std::string>();
       if (message["role"] == "user") talk.ask(content);

@@ -170,8 +170,7 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where)
       sentencepiece_(parts.sentencepiece),
       nfc_(parts.nfc),
       ignore_merges_(parts.ignore_merges),
-      space_first_(parts.space_first),
-      begin_(parts.begin) {
+      space_first_(parts.space_first) {
   const Ids ids = read_tokens(parts, where);
   read_bytes(ids, where);
   for (const auto& [name, id] : ids) {  // no text of SentencePiece's has a name with a space, or that of a byte
@@ -182,8 +181,8 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where)
   if (sentencepiece_ && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
   if (parts.scores.empty()) read_merges(parts, ids, where);
   else merge_by_scores(parts, where);
-  if (begin_ < -1 || begin_ >= vocab_size())
-    refuse(filled("the id {} of a special token is not below {}", begin_, vocab_size()), where);
+  if (parts.begin < -1 || parts.begin >= vocab_size())
+    refuse(filled("the id {} of a special token is not below {}", parts.begin, vocab_size()), where);
   if (!sentencepiece_) split_ = compile_split(pre_, where);
 }
 
@@ -272,7 +271,7 @@ void Bpe::merge_by_scores(const BpeParts& parts, const std::string& where) {
 
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
   const auto bpe = std::make_shared<const Bpe>(parts, where);
-  return {bpe->symbols(), bpe, bpe->puts_space()};
+  return {bpe->symbols(), bpe, bpe->puts_space(), parts.begin};
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ class Bpe {
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }
-  int begin() const { return begin_; }
   const std::string& pre() const { return pre_; }
   bool sentencepiece() const { return sentencepiece_; }
   bool puts_space() const { return space_first_ != SpaceFirst::nowhere; }
@@ -98,7 +97,7 @@ class Bpe {
   // The id of the special token with that text; -1: there is none.
   int special(const std::string& text) const;
 
-  // The ids of a text, without begin().
+  // The ids of a text, without the token that the model wants before it.
   std::vector<int> encode(std::string_view text, Control control, BpeCounts* counts = nullptr) const;
   // The same, id by id: put(id).
   void encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
@@ -132,7 +131,6 @@ class Bpe {
   std::string pre_;
   bool sentencepiece_, nfc_, ignore_merges_;
   SpaceFirst space_first_;
-  int begin_;
 };
 
 // Whether a pre-split is that of Llama 3, which goes with ignore_merges and a begin token: a GGUF file need not say so.

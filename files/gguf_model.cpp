@@ -388,14 +388,12 @@ Loaded load_gguf(const GgufFile& file, int context, Dtype dtype, Dtype cache_dty
   const Config model = read_gguf_header(file);
   Loaded loaded;
   loaded.config = config_of(model, context_of(model, context, path));
-  loaded.chat_template = file.text("tokenizer.chat_template", "");
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tensors = gguf_source(file, loaded.config);
   check_memory(path, double(file.size), takes_decoding(loaded.config, loaded.tensors, dtype, bytes_of(cache_dtype)),
                "a smaller file, or a smaller --context");
   loaded.tokenizer = gguf_tokenizer(file);
-  loaded.begin_token = gguf_begin_token(file);
   return loaded;
 }
 

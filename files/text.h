@@ -170,7 +170,9 @@ struct Tokenizer {
   std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
   std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
   bool space_first = false;             // it puts a space before a text, which decode() takes away again
+  int begin = -1;                       // the token that the model wants before every text; -1: none
   std::vector<int> ends = {};           // the tokens that end a text, as the model's files say
+  std::string chat_template = {};       // how a chat's messages are written, for Jinja; "": not known
 
   int vocab_size() const { return int(symbols.size()); }
 

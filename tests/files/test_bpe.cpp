@@ -264,7 +264,7 @@ TEST_CASE("bpe: a post-processor may put one token before a text") {
   const auto begin_of = [&](const Json& step) {
     Json file = tiny_file();
     file["post_processor"] = step;
-    return parse_any_tokenizer(file.dump(), "t").bpe->begin();
+    return parse_any_tokenizer(file.dump(), "t").begin;
   };
   const auto adds = [&](const Json& single) {
     return Json{{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
