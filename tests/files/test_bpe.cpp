@@ -503,7 +503,7 @@ BpeParts scored_parts() {
 TEST_CASE("bpe: SentencePiece's has Hugging Face's ids, wherever it puts a space") {
   for (const std::string form : {"llama2", "first", "always", "never"}) {
     const Tokenizer tokenizer = parse_any_tokenizer(pieces_file(form).dump(), "pieces");
-    REQUIRE(tokenizer.bpe->sentencepiece());
+    REQUIRE(tokenizer.bpe->settings.sentencepiece);
     CHECK(tokenizer.space_first == (form != "never"));
     CAPTURE(form);
     for (const Json& line : pieces_stored()["lines"]) {
