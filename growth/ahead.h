@@ -47,7 +47,7 @@ class DraftingAhead {
         knows_noise_(knows_noise),
         limits_at_(std::move(limits_at)),
         noise_(sampling, drafter.vocab),
-        worker_([this, first_cpu = current_cpu()] {
+        worker_([this, first_cpu = sched_getcpu()] {
           move_to_cpu(1, first_cpu);
           never_preempt();
           for (unsigned round = 0; !ends_;) {
