@@ -18,7 +18,7 @@
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
-#include "files/drafter_names.h"
+#include "files/drafters.h"
 #include "files/safetensors.h"
 #include "watch/settings.h"
 

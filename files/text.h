@@ -3,7 +3,7 @@
 // The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), arrays in files
 // (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h, gguf_model.h), counts of
 // the training text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the
-// error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and
+// error for an unknown one (words.h), drafters by name (drafters.h). It includes the core and
 // drafters/; text.h includes words.h alone, and that nothing of the project. It hooks into no loop: it runs before a
 // text and after a training. The core's one table of tensors (model.h) says in which order tensors are written.
 //
@@ -75,24 +75,6 @@ inline size_t numbers_in(const std::vector<int64_t>& shape) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
-
-// A text with values: each {} in turn becomes the next of them.
-template <class... Values>
-std::string filled(std::string text, const Values&... values) {
-  size_t at = 0;
-  for (const std::string& value : std::initializer_list<std::string>{as_text(values)...}) {
-    at = text.find("{}", at);
-    text.replace(at, 2, value);
-    at += value.size();
-  }
-  return text;
-}
-
-// Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.
-template <class... Values>
-[[noreturn]] void refuse_usage(const std::string& line, const Values&... values) {
-  throw std::invalid_argument(filled(line, values...));
-}
 
 constexpr const char* kReplace = "replace the file";
 

@@ -5,7 +5,6 @@
 // knows nothing of arrays, operations or models.
 #pragma once
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

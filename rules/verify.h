@@ -88,12 +88,13 @@ inline bool keeps_all_drawn(const Shape& shape) { return shape.fixed(); }
 inline void check_rule(Rule rule, const Shape& shape) {
   const std::string word = about(rule).word;
   if (about(rule).chains_only && shape.kind != Shape::kChain)
-    throw std::invalid_argument("rule " + word + " judges chains only, not " + shape.name +
-                                ": --verify: add --shape chain:K, or choose --verify match");
+    refuse_usage("rule {} judges chains only, not {}: --verify: add --shape chain:K, or choose --verify match", word,
+                 shape.name);
   if (about(rule).drafts != Drafts::kAny && !keeps_all_drawn(shape))
-    throw std::invalid_argument("rule " + word + " needs every token that was drawn, and " + shape.name +
-                                " is not fixed beforehand: --verify: add --shape chain:K or tree:DxW, or choose "
-                                "--verify match");
+    refuse_usage(
+        "rule {} needs every token that was drawn, and {} is not fixed beforehand: --verify: add --shape chain:K or "
+        "tree:DxW, or choose --verify match",
+        word, shape.name);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
