@@ -581,4 +581,12 @@ OrderedJson method_json(const Method& method) {
   return json;
 }
 
+OrderedJson run_json(const Options& options, const Engine& engine, const Stats& stats) {
+  OrderedJson json = stats_json(engine, stats);
+  json.update(method_json(options.method));
+  json.update(settings_json(options, engine));
+  json["context"] = engine.context();
+  return json;
+}
+
 }  // namespace nanospec

@@ -241,6 +241,16 @@ size_t characters(const std::string& text);
 Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
                    const std::function<void(double share)>& told = {});
 
+// Calls f(json, place) for the lines of a .jsonl file that are not blank; place: "FILE, line 3", for errors.
+template <class F>
+void each_json_line(const std::string& text, const std::string& where, F f) {
+  size_t line = 0;
+  for (const std::string& here : split_at(text, '\n')) {
+    const std::string place = filled("{}, line {}", where, ++line);
+    if (here.find_first_not_of(" \t\r") != std::string::npos) f(parse_json(here, place), place);
+  }
+}
+
 // The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are ignored. Throws
 // std::runtime_error, with the line; also if a prompt is empty, or if there is none.
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where);
