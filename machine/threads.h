@@ -217,11 +217,12 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
-  // returned. f must not throw if the team has more than one thread.
+  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. So it is for every caller
+  // but the thread that made the pool: the two may run something at the same time. Returns when all have returned. f
+  // must not throw if the team has more than one thread.
   template <class F>
   void run(F&& f, bool on_caller = false) {
-    if (size_ == 1 || on_caller) {
+    if (size_ == 1 || on_caller || std::this_thread::get_id() != owner_) {
       f(Team{0, 1, nullptr, cuda_, plain_});
       return;
     }
@@ -248,6 +249,7 @@ class Pool {
     }
   }
 
+  const std::thread::id owner_ = std::this_thread::get_id();
   const int size_;
   const bool cuda_, plain_;
   const int spins_;
