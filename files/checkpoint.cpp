@@ -395,7 +395,7 @@ Loaded load_model(const std::string& dir) {
            "use files of one and the same model");
   const std::vector<std::string> files = weights_files(dir, model_path);
   check_model(joined(files, read_header), loaded.config, model_path);
-  const SafeTensors file = joined(files, [](const std::string& path) { return read_safetensors(path); });
+  const SafeTensors file = joined(files, read_safetensors);
   check_hashed(file, dir);
   loaded.tokenizer.ends = ends_in(dir);
   loaded.tokenizer.symbols.resize(size_t(vocab));  // Qwen's models have more rows than tokens: those have no bytes
