@@ -84,7 +84,6 @@ class DraftingAhead {
     order_.store(kAsked);
     asked_.raise();
   }
-  bool drafting() const { return drafting_; }
 
   // The forward has committed these tokens. Stops the worker, unless it is drafting the tree for just these tokens:
   // then waits for it. Throws what the drafter threw.
