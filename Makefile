@@ -68,7 +68,7 @@ help: ## this list
 O := $(BUILD)/objects
 unit_command_line := commands/cli.cpp commands/outputs.cpp
 unit_commands := $(filter-out $(unit_command_line),$(wildcard commands/*.cpp))
-unit_drafting := files/drafter_names.cpp files/drafters.cpp growth/shapes.cpp drafters/logits.cpp
+unit_drafting := files/drafters.cpp growth/shapes.cpp drafters/logits.cpp
 unit_files := $(filter-out $(unit_drafting),$(wildcard files/*.cpp))
 unit_experiments := $(wildcard study/experiments*.cpp)
 unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments),$(wildcard study/*.cpp))

@@ -8,7 +8,7 @@
 //   1. derive from Drafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a model,
 //      run it in `prepare`, and for texts side by side in `prepare_all`; if it reads states of the target, keep the
 //      argument of `attach`; if it finds its candidates faster than by all its logits, write `expand`;
-//   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h);
+//   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafters.h);
 //      construct it in files/drafters.cpp or, if it runs a model, in files/model_drafters.h;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once

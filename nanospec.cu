@@ -106,11 +106,8 @@ struct Engine::Parts {
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
 Engine::~Engine() = default;
 
-const std::string& Engine::decode(int token) const { return parts_->loaded.tokenizer.decode(token); }
 const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }
-const std::string& Engine::chat_template() const { return parts_->loaded.chat_template; }
 const Config& Engine::config() const { return parts_->loaded.config; }
-int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 std::string Engine::dtype() const { return kDtypes[int(parts_->dtype)]; }
 int Engine::seats() const { return parts_->target.seats(); }

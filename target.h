@@ -159,13 +159,11 @@ class Target {
   // `past` brings them back.
   void rewind(int past) { seat_->past = past; }
 
-  // Calls f(team) on the threads that a forward of so many rows would use; after use_pool(false) on the calling thread
-  // alone, so that another target may use the pool at the same time.
+  // Calls f(team) on the threads that a forward of so many rows would use.
   template <class F>
   void on_threads(int rows, F&& f) const {
-    pool_->run(f, !uses_pool_ || team_.alone(rows));
+    pool_->run(f, team_.alone(rows));
   }
-  void use_pool(bool uses) { uses_pool_ = uses; }
 
 #ifdef TUNED_CUDA
   // Whole iterations on the GPU: cuda/whole.h says what these functions do.
@@ -261,7 +259,6 @@ class Target {
   const Config config_;
   const std::shared_ptr<Pool> pool_;
   const int most_rows_, all_rows_, slots_;  // of a seat in a forward; of a forward; of a seat in the cache
-  bool uses_pool_ = true;
   TeamChoice team_;
   Weights<float, AnyNumber> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;

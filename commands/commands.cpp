@@ -14,10 +14,11 @@ namespace nanospec {
 static_assert(kMaxWindow == kMaxBlock, "one limit for the flag --context and for models");
 
 int Engine::context() const { return config().block_size; }
+const std::string& Engine::decode(int token) const { return tokenizer().decode(token); }
 
 Tokens Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
   Tokens tokens = tokenizer().encode(prompt, what);
-  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  if (tokenizer().begin >= 0) tokens.insert(tokens.begin(), tokenizer().begin);
   if (tokens.empty()) refuse("there is nothing to continue", what, "give at least one character");
   return tokens;
 }
@@ -227,9 +228,8 @@ void check_chat(const Options& options, const std::string& command) {
 }
 
 Conversation conversation_of(const Engine& engine, const Options& options) {
-  return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
-                            options.given.has("--system") ? std::optional(options.system) : std::nullopt,
-                            engine.begin_token());
+  return begin_conversation(engine.tokenizer(), options.settings.model,
+                            options.given.has("--system") ? std::optional(options.system) : std::nullopt);
 }
 
 Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what) {
@@ -578,6 +578,14 @@ OrderedJson method_json(const Method& method) {
   if (method.budget > 0) json["budget"] = method.budget;
   if (!method.knows_noise) json["noise"] = "unknown";
   if (method.ahead != "off") json["ahead_wanted"] = method.ahead;
+  return json;
+}
+
+OrderedJson run_json(const Options& options, const Engine& engine, const Stats& stats) {
+  OrderedJson json = stats_json(engine, stats);
+  json.update(method_json(options.method));
+  json.update(settings_json(options, engine));
+  json["context"] = engine.context();
   return json;
 }
 

@@ -18,7 +18,7 @@
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
-#include "files/drafter_names.h"
+#include "files/drafters.h"
 #include "files/safetensors.h"
 #include "watch/settings.h"
 
@@ -205,6 +205,8 @@ OrderedJson sampling_json(const Sampling& sampling);
 // Model, device, types; sampling, where the command generates; memory.
 OrderedJson settings_json(const Options& options, const Engine& engine, bool generates = true);
 OrderedJson method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
+// All of these, of a command with one method.
+OrderedJson run_json(const Options& options, const Engine& engine, const Stats& stats);
 
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);

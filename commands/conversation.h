@@ -133,8 +133,9 @@ inline bool is_like(const std::string& source, const ChatForm& form) {
   return std::all_of(form.signs.begin(), form.signs.end(), says);
 }
 
-// Reads the template of a model's file; "": it has none.
-inline ChatTemplate read_template(const std::string& source, const Tokenizer& tokenizer) {
+// What a model's files say of it; "": nothing.
+inline ChatTemplate read_template(const Tokenizer& tokenizer) {
+  const std::string& source = tokenizer.chat_template;
   const auto knows = [&](const char* mark) {
     const int id = tokenizer.bpe ? tokenizer.bpe->special(mark) : -1;
     return id >= 0 && tokenizer.bpe->type(id) == TokenType::control;
@@ -153,11 +154,10 @@ inline ChatTemplate read_template(const std::string& source, const Tokenizer& to
 // others.
 class Conversation {
  public:
-  // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
-  // tokenizer must outlive it. Throws what Tokenizer::encode throws.
-  Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system, int begin = -1)
-      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system), begin_(begin) {
-    if (begin >= 0 && !is_here(kBegin, form.question)) first_.push_back(begin);
+  // system: the text that comes first; "": none. The tokenizer must outlive it. Throws what Tokenizer::encode throws.
+  Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system)
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system) {
+    if (tokenizer.begin >= 0 && !is_here(kBegin, form.question)) first_.push_back(tokenizer.begin);
     const std::string all = form.before_system + stripped(system);
     if (!all.empty() && !form.with_system) append(first_, written(first_, form.system, all, "the system text"));
   }
@@ -263,7 +263,7 @@ class Conversation {
       Begins begins = Begins::nothing;
       if (!last.empty() && tokenizer_.bpe && tokenizer_.bpe->type(last.back()) != TokenType::normal)
         begins = Begins::part;
-      const bool begins_lines = form_.controls.empty() && last == Tokens{begin_};  // as a prompt alone does
+      const bool begins_lines = form_.controls.empty() && last == Tokens{tokenizer_.begin};  // as a prompt alone does
       if (last.empty() || begins_lines) begins = Begins::text;
       if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
@@ -289,20 +289,19 @@ class Conversation {
   const ChatForm& form_;
   const Tokens ends_;
   const std::string system_;
-  const int begin_;
   Tokens first_;  // before all turns: the begin token, the system text where it stands alone
   std::vector<Turn> turns_;
 };
 
 // A conversation by the template of a model's file, with the system text that was asked for, or else the template's
-// own; begin: as Conversation's. Says where the template is not known. Throws what Tokenizer::encode throws.
-inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& source, const std::string& model,
-                                       const std::optional<std::string>& system, int begin = -1) {
-  const ChatTemplate known = read_template(source, tokenizer);
+// own. Says where the template is not known. Throws what Tokenizer::encode throws.
+inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& model,
+                                       const std::optional<std::string>& system) {
+  const ChatTemplate known = read_template(tokenizer);
   if (known.form == &kLines)
-    note(source.empty() ? "it has no chat template" : "its chat template is not known", printable(model, 300),
-         "the model continues plain lines of text; expect no answers");
-  return Conversation(tokenizer, *known.form, system.value_or(known.system), begin);
+    note(tokenizer.chat_template.empty() ? "it has no chat template" : "its chat template is not known",
+         printable(model, 300), "the model continues plain lines of text; expect no answers");
+  return Conversation(tokenizer, *known.form, system.value_or(known.system));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

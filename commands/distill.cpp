@@ -111,11 +111,6 @@ Source source_of(const Distilling& d, const Engine& engine) {
   return source;
 }
 
-// A place of the text, drawn by the seed.
-size_t drawn_place(const Distilling& d, const Source& source, size_t index) {
-  return size_t(random_bits(d.options.sampling.seed, 0, kStreamInitialize, index, 0) % (source.text.size() - kPiece));
-}
-
 struct Writing {
   Tokens tokens;  // all; the model's own begin at `begin`
   size_t begin = 0;
@@ -140,10 +135,11 @@ Writing begun(const Distilling& d, const Engine& engine, const Source& source, s
     talk.ask(w.question);
     w.tokens = talk.tokens();
   } else {
-    const auto place = source.text.begin() + long(drawn_place(d, source, index));
+    const uint64_t drawn = random_bits(d.options.sampling.seed, 0, kStreamInitialize, index, 0);
+    const auto place = source.text.begin() + long(drawn % (source.text.size() - kPiece));
     const Tokens piece(place, place + kPiece);
     w.question = text_of(engine, piece);
-    if (engine.begin_token() >= 0) w.tokens.push_back(engine.begin_token());
+    if (engine.tokenizer().begin >= 0) w.tokens.push_back(engine.tokenizer().begin);
     w.tokens.insert(w.tokens.end(), piece.begin(), piece.end());
   }
   w.begin = w.tokens.size();
@@ -186,22 +182,10 @@ class Distiller {
       : d_(d), engine_(engine), source_(source_of(d, engine)), ends_(ends_of(d.options, engine)) {
     const Options& o = d.options;
     const Sampling& s = o.sampling;
-    const Json all = {name_of(o.settings.model),
-                      engine.dtype(),
-                      o.settings.cache_dtype,
-                      engine.context(),
-                      o.max_new_tokens,
-                      d.ask_temperature,
-                      s.temperature,
-                      s.top_k,
-                      s.top_p,
-                      s.min_p,
-                      s.repetition_penalty,
-                      s.presence_penalty,
-                      s.frequency_penalty,
-                      s.seed,
-                      source_.prompts,
-                      source_.text};
+    const Json all = Json::array({name_of(o.settings.model), engine.dtype(), o.settings.cache_dtype, engine.context(),
+                                  o.max_new_tokens, d.ask_temperature, s.temperature, s.top_k, s.top_p, s.min_p,
+                                  s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.seed,
+                                  source_.prompts, source_.text});
     hash_ = hash_of(json_text(all, -1));
   }
 

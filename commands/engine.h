@@ -74,7 +74,6 @@ class Engine {
   std::vector<int> encode_prompt(const std::string& prompt, const std::string& what) const;
   const std::string& decode(int token) const;
   const Tokenizer& tokenizer() const;
-  const std::string& chat_template() const;  // Loaded::chat_template
 
   // Continues the prompt (not empty). on_token is called with each token in turn; when it returns false, the run ends
   // after that token. Throws std::runtime_error where a file of the drafter or of the shape is missing or wrong.
@@ -92,8 +91,7 @@ class Engine {
 
   const Config& config() const;
   int seats() const;
-  int context() const;      // tokens of the window
-  int begin_token() const;  // that the model wants before every text; -1: none
+  int context() const;  // tokens of the window
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
   std::string dtype() const;    // of most weights: a word of Settings::dtype, or another type of a file

@@ -88,17 +88,6 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
                        decimals(gigabytes_per_second(engine, stats), 1));
 }
 
-std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text,
-                        const std::string& why) {
-  OrderedJson json = stats_json(engine, stats);
-  json.update(method_json(g.options.method));
-  json.update(settings_json(g.options, engine));
-  json["context"] = engine.context();
-  json["ended_by"] = why;
-  json["text_sha256"] = sha256(text);
-  return json_text(json, 2);
-}
-
 }  // namespace
 
 std::string promise_text(const Method& method) {
@@ -145,7 +134,11 @@ int generate_command(int argc, char** argv) {
   print();
 
   const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
-  if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, stats, text, why));
+  if (!g.stats_file.empty()) {
+    OrderedJson json = run_json(g.options, engine, stats);
+    json.update({{"ended_by", why}, {"text_sha256", sha256(text)}});
+    write_file(g.stats_file, json_text(json, 2));
+  }
   if (!g.options.settings.quiet) {
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
       fputs(text.empty() || text.back() == '\n' ? "\n" : "\n\n", stderr);

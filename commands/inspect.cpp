@@ -332,9 +332,9 @@ void list_files(Inspection& all, const std::string& dir) {
 void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
   const Tokenizer tokenizer = load_tokenizer(dir);
   OrderedJson& t = all["tokenizer"];
-  const bool pieces = tokenizer.bpe && tokenizer.bpe->sentencepiece();
+  const bool pieces = tokenizer.bpe && tokenizer.bpe->settings.sentencepiece;
   t["kind"] = pieces ? "SentencePiece's BPE" : tokenizer.bpe ? "byte-level BPE" : "characters";
-  if (tokenizer.bpe && !pieces) t["pre"] = tokenizer.bpe->pre();
+  if (tokenizer.bpe && !pieces) t["pre"] = tokenizer.bpe->settings.pre;
   t["tokens"] = tokenizer.vocab_size();
   if (!tokenizer.bpe) {
     const std::string symbols = joined(tokenizer.symbols, "");

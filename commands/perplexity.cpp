@@ -89,7 +89,7 @@ void cut(Reading& m, const Engine& engine) {
   if (m.options.given.has("--window") && m.window > block)
     refuse_usage("the model sees at most {} tokens: --window {}: give a smaller one", block, m.window);
   m.window = std::min(m.window, block);
-  m.begin = engine.begin_token();
+  m.begin = engine.tokenizer().begin;
   m.tokens = engine.tokenizer().encode(m.text.bytes, m.text.name);
   if (m.begin >= 0) m.tokens.insert(m.tokens.begin(), m.begin);
   m.windows = m.tokens.size() / size_t(m.window);

@@ -140,13 +140,10 @@ std::string head_of(size_t index, const Line& line, const std::string& model, co
 std::vector<Line> read_lines(const Generation& g) {
   const std::string where = printable(g.options.prompts_file, 300), model = name_of(g.options.settings.model);
   std::vector<Line> lines;
-  size_t number = 0;
-  for (const std::string& text : split_at(read_file(g.options.prompts_file), '\n')) {
-    const std::string place = filled("{}, line {}", where, ++number);
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    lines.push_back(read_line(parse_json(text, place), place, g));
+  each_json_line(read_file(g.options.prompts_file), where, [&](const Json& json, const std::string& place) {
+    lines.push_back(read_line(json, place, g));
     lines.back().head = head_of(lines.size() - 1, lines.back(), model, g.options);
-  }
+  });
   if (lines.empty()) refuse("there are no prompts", where, kAdvice);
   return lines;
 }
@@ -156,8 +153,7 @@ Tokens encode(const Line& line, const Options& options, const Engine& engine) {
     if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
     std::optional<std::string> system;
     if (line.messages[0]["role"] == "system") system = line.messages[0]["content"].get<std::string>();
-    Conversation talk = begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model, system,
-                                           engine.begin_token());
+    Conversation talk = begin_conversation(engine.tokenizer(), options.settings.model, system);
     for (const Json& message : line.messages) {
       const std::string content = message["content"].get<std::string>();
       if (message["role"] == "user") talk.ask(content);
@@ -274,18 +270,6 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Req
 // ---------------------------------------------------------------------------------------------------------------
 // The run
 
-std::string report_json(const Generation& g, const Engine& engine, const Sums& sums, size_t before) {
-  OrderedJson json = stats_json(engine, sums.stats);
-  json.update(method_json(g.options.method));
-  json.update(settings_json(g.options, engine));
-  json["context"] = engine.context();
-  json["batch"] = engine.seats();
-  json["texts"] = sums.texts;
-  json["texts_before"] = before;
-  json["wall_seconds"] = sums.seconds;
-  return json_text(json, 2);
-}
-
 }  // namespace
 
 int generate_prompts(Generation& g) {
@@ -311,7 +295,12 @@ int generate_prompts(Generation& g) {
   watch_interrupts();
   const Sums sums = continue_lines(lines, first, requests, g, engine, output.handle);
 
-  if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, sums, first));
+  if (!g.stats_file.empty()) {
+    OrderedJson json = run_json(o, engine, sums.stats);
+    json.update({{"batch", engine.seats()}, {"texts", sums.texts}, {"texts_before", first}});
+    json["wall_seconds"] = sums.seconds;
+    write_file(g.stats_file, json_text(json, 2));
+  }
   say(promise_text(o.method) + filled("{}, {} in {}: {} tok/s  (batch {}; {}; {})", count(sums.texts, "text"),
                                       count(sums.tokens, "token"), duration(sums.seconds),
                                       thousands(ratio(sums.tokens, sums.seconds)), engine.seats(),

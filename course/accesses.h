@@ -19,6 +19,11 @@ struct Accesses {
   long races = 0;              // reads and writes that have one with another lane's
 };
 
+// What a launch of a kernel took: besides, how often warps and blocks were synchronized.
+struct Counted : Accesses {
+  long meetings, barriers;
+};
+
 struct Watched {  // of global memory
   const void* begin;
   size_t bytes;

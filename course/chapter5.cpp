@@ -1,5 +1,4 @@
 // course/chapter5.cpp: the student's flatten and sees, for the grader and for a table.
-#include <chrono>
 #include <cstdio>
 
 #include "course/student.h"
@@ -68,12 +67,7 @@ void measure() {
       for (int child = 0; child < 2 && growth.depth[node] < depth; child++) growth.add(node, {child, 0.5f});
     Tree tree;
     flatten(growth, tree);
-    double best = 1e9;
-    for (int again = 0; again < 20; again++) {
-      const auto start = std::chrono::steady_clock::now();
-      flatten(growth, tree);
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
+    const double best = fastest(20, [&] { flatten(growth, tree); });
     const int n = tree.size();
     long pairs = 0;
     for (int i = 0; i < n; i++)

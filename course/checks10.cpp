@@ -2,6 +2,7 @@
 // does to reach them.
 #include <limits>
 
+#include "course/accesses.h"
 #include "course/judge.h"
 
 namespace course {
@@ -9,9 +10,6 @@ namespace {
 
 struct Sizes {
   int H, KV, D, slots;
-};
-struct Counted {
-  long meetings, barriers, reads, writes, conflicts, races;
 };
 
 // Trees, one for each root, behind pasts of so many keys. What nobody may read is NaN.

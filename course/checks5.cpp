@@ -110,25 +110,26 @@ std::string picture(const Grown& growth) {
                  dropped.empty() ? "" : text_of(dropped), ": ");
 }
 
+// Asks for the trees of these growths, all in one question.
+void flattens(Examiner& judge, const std::vector<Grown>& growths) {
+  Message question;
+  question.put('f').put(int(growths.size()));
+  for (const Grown& growth : growths) question.put(growth.token).put(growth.parent).put(growth.dropped);
+  Message answer = judge.student.ask(question);
+  for (const Grown& growth : growths) {
+    Flat tree;
+    for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) *list = answer.list<int>();
+    const std::string wrong = wrong_in(growth, tree);
+    if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
+  }
+}
 // So many growths, of up to `most` nodes, in questions of some hundred.
 void flattens(Examiner& judge, int many, int most, double drops) {
-  for (int done = 0; done < many;) {
-    std::vector<Grown> asked;
-    Message question;
-    const int now = std::min(500, many - done);
-    question.put('f').put(now);
-    for (int i = 0; i < now; i++) {
-      asked.push_back(grown(judge, judge.between(1, most), judge.unit(), drops));
-      question.put(asked.back().token).put(asked.back().parent).put(asked.back().dropped);
-    }
-    Message answer = judge.student.ask(question);
-    for (const Grown& growth : asked) {
-      Flat tree;
-      for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) *list = answer.list<int>();
-      const std::string wrong = wrong_in(growth, tree);
-      if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
-    }
-    done += now;
+  for (int done = 0; done < many; done += 500) {
+    std::vector<Grown> growths;
+    for (int i = done; i < std::min(done + 500, many); i++)
+      growths.push_back(grown(judge, judge.between(1, most), judge.unit(), drops));
+    flattens(judge, growths);
   }
 }
 
@@ -179,14 +180,7 @@ Chapter chapter5() {
           "trees and the mask",
           {{"flatten: the tree of the page", 1,
             [](Examiner& judge) {
-              const Grown growth{{7, 3, 5, 8, 2, 9}, {-1, 0, 0, 1, 2, 1}, {0, 0, 0, 0, 0, 0}};
-              Message answer =
-                  judge.student.ask(Message().put('f').put(1).put(growth.token).put(growth.parent).put(growth.dropped));
-              Flat tree;
-              for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
-                *list = answer.list<int>();
-              const std::string wrong = wrong_in(growth, tree);
-              if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
+              flattens(judge, {{{7, 3, 5, 8, 2, 9}, {-1, 0, 0, 1, 2, 1}, {0, 0, 0, 0, 0, 0}}});
             }},
            {"flatten: 100,000 growths", 3, [](Examiner& judge) { flattens(judge, 100000, 14, 0); }},
            {"flatten: large growths", 1, [](Examiner& judge) { flattens(judge, 50, 400, 0); }},

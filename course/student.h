@@ -1,8 +1,11 @@
 // course/student.h: what the file of a chapter gives the program that runs a student's code.
 //
-// chapter5.cpp has both functions: one answers the grader's questions by calling the student's code, the other measures
-// it. student.cpp has the main().
+// chapter5.cpp has answer() and measure(): one answers the grader's questions by calling the student's code, the other
+// measures it. student.cpp has the main().
 #pragma once
+
+#include <algorithm>
+#include <chrono>
 
 #include "course/wire.h"
 
@@ -13,5 +16,17 @@ Message answer(Message& question);
 
 // Prints a table.
 void measure();
+
+// The seconds of the fastest of so many runs.
+template <class F>
+double fastest(int runs, F f) {
+  double best = 1e9;
+  for (int run = 0; run < runs; run++) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
 
 }  // namespace course

@@ -269,7 +269,6 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
   bool assume(const int* tokens, int n) override {
     if (model_.cuda()) return false;  // there the two models would wait for each other
     rollback();
-    model_.use_pool(false);
     if (n == 0) return true;
     if (window_start(int(text_.size()) + n, model_.block_size()) != start_) return false;  // it could not slide back
     go_on(tokens, n);
@@ -280,7 +279,6 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
     if (assumed_ > 0) settle();
     text_.resize(text_.size() - size_t(assumed_));
     assumed_ = 0;
-    model_.use_pool(true);
   }
 
  private:

@@ -165,49 +165,42 @@ bool is_llama3(const std::string& pre) {
   return found && found->regex == kLlama3;
 }
 
-Bpe::Bpe(const BpeParts& parts, const std::string& where)
-    : pre_(parts.pre),
-      sentencepiece_(parts.sentencepiece),
-      nfc_(parts.nfc),
-      ignore_merges_(parts.ignore_merges),
-      space_first_(parts.space_first),
-      begin_(parts.begin) {
+Bpe::Bpe(const BpeParts& parts, const std::string& where) : settings(parts) {
   const Ids ids = read_tokens(parts, where);
   read_bytes(ids, where);
   for (const auto& [name, id] : ids) {  // no text of SentencePiece's has a name with a space, or that of a byte
-    const bool found = !sentencepiece_ || (parts.types[size_t(id)] != kByte && name.find(' ') == name.npos);
-    if ((sentencepiece_ || ignore_merges_) && found && type(id) == TokenType::normal)
+    const bool found = !settings.sentencepiece || (parts.types[size_t(id)] != kByte && name.find(' ') == name.npos);
+    if ((settings.sentencepiece || settings.ignore_merges) && found && type(id) == TokenType::normal)
       whole_.emplace(bytes_[size_t(id)], id);
   }
-  if (sentencepiece_ && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
+  if (settings.sentencepiece && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
   if (parts.scores.empty()) read_merges(parts, ids, where);
   else merge_by_scores(parts, where);
-  if (begin_ < -1 || begin_ >= vocab_size())
-    refuse(filled("the id {} of a special token is not below {}", begin_, vocab_size()), where);
-  if (!sentencepiece_) split_ = compile_split(pre_, where);
+  if (!settings.sentencepiece) split_ = compile_split(settings.pre, where);
 }
 
 Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
   Ids id_of;
   const size_t all = parts.tokens.size();
   if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where);
-  if ((sentencepiece_ || !parts.types.empty()) && parts.types.size() != all)
+  if ((settings.sentencepiece || !parts.types.empty()) && parts.types.size() != all)
     refuse(filled("{} token types for {} tokens", parts.types.size(), all), where);
   bytes_.resize(all);
   types_.resize(all, TokenType::normal);
   for (size_t i = 0; i < all; i++) {
     const int id = int(i), type = parts.types.empty() ? 1 : parts.types[i];
     const std::string& name = parts.tokens[i];
-    if (type < 1 || type > kByte || (type == kUnknown && !sentencepiece_))
+    if (type < 1 || type > kByte || (type == kUnknown && !settings.sentencepiece))
       refuse(filled("{} has the type {}", token_name(id, name), type), where, "give a model with byte-level BPE");
     types_[i] = TokenType(type == kByte ? 1 : type == kUnknown ? 3 : type);
     if (types_[i] == TokenType::unused) continue;
     if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where);
     if (types_[i] == TokenType::normal) {
-      if (sentencepiece_ ? !piece_of(name, type, bytes_[i]) : !bytes_of(name, type, bytes_[i]))
-        refuse(token_name(id, name) + (sentencepiece_ ? " is no byte and no piece of a text"
-                                                      : " is not written in GPT-2's characters for bytes"),
-               where, "give a model with " + std::string(sentencepiece_ ? "SentencePiece's BPE" : "byte-level BPE"));
+      if (settings.sentencepiece ? !piece_of(name, type, bytes_[i]) : !bytes_of(name, type, bytes_[i]))
+        refuse(token_name(id, name) + (settings.sentencepiece ? " is no byte and no piece of a text"
+                                                              : " is not written in GPT-2's characters for bytes"),
+               where,
+               "give a model with " + std::string(settings.sentencepiece ? "SentencePiece's BPE" : "byte-level BPE"));
     } else {
       if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where);
       bytes_[i] = name;
@@ -224,9 +217,9 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
 
 void Bpe::read_bytes(const Ids& ids, const std::string& where) {
   for (int byte = 0; byte < 256; byte++) {
-    const auto found = ids.find(sentencepiece_ ? byte_name(byte) : gpt2_name(byte));
+    const auto found = ids.find(settings.sentencepiece ? byte_name(byte) : gpt2_name(byte));
     byte_id_[size_t(byte)] = found == ids.end() ? -1 : found->second;
-    if (found == ids.end() && (sentencepiece_ || !rare(byte)))
+    if (found == ids.end() && (settings.sentencepiece || !rare(byte)))
       refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
   }
 }
@@ -254,7 +247,7 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
 // Any two tokens merge whose texts make a third one. Its rank is its place among the different scores.
 void Bpe::merge_by_scores(const BpeParts& parts, const std::string& where) {
   constexpr size_t kLongest = 1024;  // bytes: each cut of a token is tried
-  if (!sentencepiece_ || parts.scores.size() != parts.tokens.size())
+  if (!settings.sentencepiece || parts.scores.size() != parts.tokens.size())
     refuse(filled("{} scores for {} tokens", parts.scores.size(), parts.tokens.size()), where);
   const std::set<double, std::greater<double>> sorted(parts.scores.begin(), parts.scores.end());
   std::map<double, uint32_t> rank_of;
@@ -272,7 +265,7 @@ void Bpe::merge_by_scores(const BpeParts& parts, const std::string& where) {
 
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
   const auto bpe = std::make_shared<const Bpe>(parts, where);
-  return {bpe->symbols(), bpe, bpe->puts_space()};
+  return {bpe->symbols(), bpe, parts.puts_space(), parts.begin};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -352,9 +345,9 @@ class BpeRun {
 
   // Text without special tokens.
   void plain(std::string_view text, Begins begins) {
-    if (bpe_.sentencepiece_ && !text.empty()) return piece(spaced(text, begins));
+    if (bpe_.settings.sentencepiece && !text.empty()) return piece(spaced(text, begins));
     std::string composed;
-    const size_t changed = bpe_.nfc_ ? compose(text, composed) : 0;
+    const size_t changed = bpe_.settings.nfc ? compose(text, composed) : 0;
     counts_.composed += changed;
     if (changed) text = composed;
     for (size_t at = 0; at < text.size();) {
@@ -373,9 +366,9 @@ class BpeRun {
   static constexpr size_t kLongestCached = 32, kMostCached = size_t(1) << 16;
 
   std::string spaced(std::string_view part, Begins begins) const {
-    const SpaceFirst where = bpe_.space_first_;
+    const SpaceFirst where = bpe_.settings.space_first;
     const std::string text = with_spaces(part);
-    if (!bpe_.puts_space() || begins == Begins::nothing) return text;
+    if (!bpe_.settings.puts_space() || begins == Begins::nothing) return text;
     const bool missing = text[0] != ' ' && (where == SpaceFirst::if_missing || begins == Begins::text);
     return where == SpaceFirst::always || missing ? " " + text : text;
   }
@@ -398,11 +391,11 @@ class BpeRun {
   void merge(std::string_view bytes) {
     if (bytes.size() >= kEnd) refuse("a piece of more than 4 GB without a space", "a text", "give another text");
     const auto whole = bpe_.whole_.find(bytes);
-    if (bpe_.ignore_merges_ && whole != bpe_.whole_.end()) return merged_.assign(1, whole->second);
+    if (bpe_.settings.ignore_merges && whole != bpe_.whole_.end()) return merged_.assign(1, whole->second);
     nodes_.clear();
     for (size_t at = 0, n = 1; at < bytes.size(); at += n) {
-      if (bpe_.sentencepiece_) n = size_t(code_point_bytes(bytes, at));
-      const auto character = bpe_.sentencepiece_ ? bpe_.whole_.find(bytes.substr(at, n)) : bpe_.whole_.end();
+      if (bpe_.settings.sentencepiece) n = size_t(code_point_bytes(bytes, at));
+      const auto character = bpe_.settings.sentencepiece ? bpe_.whole_.find(bytes.substr(at, n)) : bpe_.whole_.end();
       if (character != bpe_.whole_.end()) add(character->second);
       else
         for (char c : bytes.substr(at, n)) add(bpe_.byte_id_[uint8_t(c)]);

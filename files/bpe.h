@@ -69,36 +69,38 @@ enum class SpaceFirst {
   at_start,    // the same, but only where the text begins
 };
 
-// All that a tokenizer is made of, as tokenizer.ggml.* has it.
-struct BpeParts {
-  std::vector<std::string> tokens;  // (V) normal ones with GPT-2's characters for bytes; special ones as they are
-  std::vector<int> types;           // (V) GGUF's numbers: TokenType; 2, unknown; 6, a byte; empty: all are normal
-  std::vector<std::string> merges;  // "left right", by rank
-  bool sentencepiece = false;       // normal tokens have U+2581 for spaces; bytes are "<0x0A>"; `pre` does not count
-  std::vector<double> scores;       // (V) of SentencePiece's tokens, the best first to be merged; empty: by `merges`
+struct BpeSettings {
+  bool sentencepiece = false;  // normal tokens have U+2581 for spaces; bytes are "<0x0A>"; `pre` does not count
   SpaceFirst space_first = SpaceFirst::nowhere;
   std::string pre;             // the name of a pre-split: a row of kPreSplits
   bool nfc = false;            // byte-level BPE brings a text into NFC before it is cut
   bool ignore_merges = false;  // a piece that is a token as a whole is that token, whatever its merges make
-  int begin = -1;              // that stands before every text, where the model wants one; -1: none
+
+  bool puts_space() const { return space_first != SpaceFirst::nowhere; }
+};
+// All that a tokenizer is made of, as tokenizer.ggml.* has it.
+struct BpeParts : BpeSettings {
+  std::vector<std::string> tokens;  // (V) normal ones with GPT-2's characters for bytes; special ones as they are
+  std::vector<int> types;           // (V) GGUF's numbers: TokenType; 2, unknown; 6, a byte; empty: all are normal
+  std::vector<std::string> merges;  // "left right", by rank
+  std::vector<double> scores;       // (V) of SentencePiece's tokens, the best first to be merged; empty: by `merges`
+  int begin = -1;                   // that stands before every text, where the model wants one; -1: none
 };
 
 // It does not change once it is made, so that many threads may use it.
 class Bpe {
  public:
-  // Throws runtime_error unless the parts make a tokenizer; `where` names their file.
+  const BpeSettings settings;
+
+  // Throws runtime_error unless the parts make a tokenizer; `where` names their file. Their `begin` is one of its ids.
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }
-  int begin() const { return begin_; }
-  const std::string& pre() const { return pre_; }
-  bool sentencepiece() const { return sentencepiece_; }
-  bool puts_space() const { return space_first_ != SpaceFirst::nowhere; }
   TokenType type(int id) const { return types_[size_t(id)]; }
   // The id of the special token with that text; -1: there is none.
   int special(const std::string& text) const;
 
-  // The ids of a text, without begin().
+  // The ids of a text, without the token that the model wants before it.
   std::vector<int> encode(std::string_view text, Control control, BpeCounts* counts = nullptr) const;
   // The same, id by id: put(id).
   void encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
@@ -129,10 +131,6 @@ class Bpe {
   std::unordered_map<uint64_t, Merge> merges_;      // by pair()
   std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
   std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split
-  std::string pre_;
-  bool sentencepiece_, nfc_, ignore_merges_;
-  SpaceFirst space_first_;
-  int begin_;
 };
 
 // Whether a pre-split is that of Llama 3, which goes with ignore_merges and a begin token: a GGUF file need not say so.

@@ -393,15 +393,14 @@ Loaded load_model(const std::string& dir) {
   if (symbols > vocab || (symbols < vocab && !loaded.tokenizer.bpe))
     refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", symbols, vocab), dir,
            "use files of one and the same model");
-  if (loaded.tokenizer.bpe) loaded.begin_token = loaded.tokenizer.bpe->begin();
   const std::vector<std::string> files = weights_files(dir, model_path);
   check_model(joined(files, read_header), loaded.config, model_path);
-  const SafeTensors file = joined(files, [](const std::string& path) { return read_safetensors(path); });
+  const SafeTensors file = joined(files, read_safetensors);
   check_hashed(file, dir);
   loaded.tokenizer.ends = ends_in(dir);
   loaded.tokenizer.symbols.resize(size_t(vocab));  // Qwen's models have more rows than tokens: those have no bytes
   loaded.weights = parse_model(file, loaded.config, model_path);
-  loaded.chat_template = chat_template_in(dir);
+  loaded.tokenizer.chat_template = chat_template_in(dir);
   return loaded;
 }
 

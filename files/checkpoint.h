@@ -105,9 +105,7 @@ struct Loaded {
   Config config;
   std::vector<float> weights;  // laid out by tensor_table(config); none where `tensors` reads
   Tokenizer tokenizer;
-  TensorSource tensors = {};       // of a file that stays mapped
-  std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
-  int begin_token = -1;            // that the model wants before every text; -1: none
+  TensorSource tensors = {};  // of a file that stays mapped
 
   // While this lives and its weights stay where they are.
   TensorSource source() const { return tensors.read ? tensors : TensorSource(weights.data()); }

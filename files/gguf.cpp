@@ -145,9 +145,9 @@ std::vector<double> GgufFile::numbers(const std::string& key) const {
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
   return value_of(*this, key, otherwise, "true or false", false, kFlag, [](auto& value) { return *value.data != 0; });
 }
-GgufFile::Texts GgufFile::texts(const std::string& key) const {
-  return value_of(*this, key, Otherwise<Texts>(), "a list of texts", true, kText, [](auto& value) {
-    Texts all;
+std::vector<std::string> GgufFile::texts(const std::string& key) const {
+  return value_of(*this, key, Otherwise<std::vector<std::string>>(), "a list of texts", true, kText, [](auto& value) {
+    std::vector<std::string> all;
     all.reserve(value.count);
     for (const uint8_t* at = value.data; all.size() < value.count; at += 8 + all.back().size())
       all.push_back(text_at(at));

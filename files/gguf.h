@@ -110,13 +110,12 @@ struct GgufFile {
   // neither, if the value is of another kind, or if a whole number does not lie in [least, most].
   template <class T>
   using Otherwise = std::optional<T>;
+  using Integers = std::vector<int64_t>;
   std::string text(const std::string& key, const Otherwise<std::string>& otherwise = {}) const;
   int64_t integer(const std::string& key, int64_t least, int64_t most, const Otherwise<int64_t>& otherwise = {}) const;
   double number(const std::string& key, const Otherwise<double>& otherwise = {}) const;  // finite; it may be whole
   bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
-  using Texts = std::vector<std::string>;
-  using Integers = std::vector<int64_t>;
-  Texts texts(const std::string& key) const;
+  std::vector<std::string> texts(const std::string& key) const;
   Integers integers(const std::string& key, int64_t least, int64_t most,
                     const Otherwise<Integers>& otherwise = {}) const;
   std::vector<double> numbers(const std::string& key) const;  // of a list, all finite

@@ -56,27 +56,25 @@ struct GgufBlocks {
   }
 };
 
-// Calls f with the GgufBlocks of a type. Returns false where it has no blocks.
-template <class... Blocks>
-struct BlockTypes {
-  template <class F>
-  static bool visit(GgufType type, F f) {
-    return ((type == Blocks::kType && (f(Blocks()), true)) || ...);
-  }
-};
+// Calls f with those of these GgufBlocks that have the type. Returns false where none has.
+template <class... Blocks, class F>
+bool visit_one_of(GgufType type, F f) {
+  return ((type == Blocks::kType && (f(Blocks()), true)) || ...);
+}
+// The same, of all types that have blocks.
 template <class F>
 bool visit_blocks(GgufType type, F f) {
   using Scales = GgufScales;
-  return BlockTypes<
-      GgufBlocks<GgufType::Q8_0, Scales::one, 0, BlockBits<2, 8, 32>>,
-      GgufBlocks<GgufType::Q4_0, Scales::one, 8, BlockBits<2, 4, 16>>,
-      GgufBlocks<GgufType::Q4_1, Scales::min, 0, BlockBits<4, 4, 16>>,
-      GgufBlocks<GgufType::Q5_0, Scales::one, 16, BlockBits<6, 4, 16>, BlockBits<2, 1, 1>>,
-      GgufBlocks<GgufType::Q5_1, Scales::min, 0, BlockBits<8, 4, 16>, BlockBits<4, 1, 1>>,
-      GgufBlocks<GgufType::Q3_K, Scales::halves6, 4, BlockBits<32, 2, 32>, BlockBits<0, 1, 32>>,
-      GgufBlocks<GgufType::Q4_K, Scales::pairs, 0, BlockBits<16, 4, 32>>,
-      GgufBlocks<GgufType::Q5_K, Scales::pairs, 0, BlockBits<48, 4, 32>, BlockBits<16, 1, 32>>,
-      GgufBlocks<GgufType::Q6_K, Scales::halves8, 32, BlockBits<0, 4, 64>, BlockBits<128, 2, 32>>>::visit(type, f);
+  return visit_one_of<GgufBlocks<GgufType::Q8_0, Scales::one, 0, BlockBits<2, 8, 32>>,
+                      GgufBlocks<GgufType::Q4_0, Scales::one, 8, BlockBits<2, 4, 16>>,
+                      GgufBlocks<GgufType::Q4_1, Scales::min, 0, BlockBits<4, 4, 16>>,
+                      GgufBlocks<GgufType::Q5_0, Scales::one, 16, BlockBits<6, 4, 16>, BlockBits<2, 1, 1>>,
+                      GgufBlocks<GgufType::Q5_1, Scales::min, 0, BlockBits<8, 4, 16>, BlockBits<4, 1, 1>>,
+                      GgufBlocks<GgufType::Q3_K, Scales::halves6, 4, BlockBits<32, 2, 32>, BlockBits<0, 1, 32>>,
+                      GgufBlocks<GgufType::Q4_K, Scales::pairs, 0, BlockBits<16, 4, 32>>,
+                      GgufBlocks<GgufType::Q5_K, Scales::pairs, 0, BlockBits<48, 4, 32>, BlockBits<16, 1, 32>>,
+                      GgufBlocks<GgufType::Q6_K, Scales::halves8, 32, BlockBits<0, 4, 64>, BlockBits<128, 2, 32>>>(type,
+                                                                                                                   f);
 }
 
 // Sets the scales and the min of the b-th 32 numbers of a block.
@@ -100,8 +98,7 @@ IntegerBlock integer_block(const GgufTensor& tensor, size_t place) {
 Dtype stored_type(const std::set<GgufType>& types);
 
 // Writes the numbers first .. first + n - 1 of a tensor, row after row, as floats: the bits that the Python package
-// `gguf` gives. `first` and n must be multiples of a block's numbers: std::invalid_argument if they are not, or if they
-// go past the end. Numbers that are not finite stay so.
+// `gguf` gives. `first` and n must be multiples of a block's numbers. Numbers that are not finite stay so.
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out);
 
 // The order of rows in attn_q.weight and attn_k.weight. Rotary positions turn pairs of channels. Hugging Face has the

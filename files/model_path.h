@@ -55,6 +55,7 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   Tokenizer tokenizer = bpe_tokenizer(parts, file.path);
   for (const char* end : {"eos_token_id", "eot_token_id", "eom_token_id"})  // of a text, of a turn, of a message
     tokenizer.ends.push_back(int(file.integer(kTokenizerKey + end, 0, UINT32_MAX, -1)));
+  tokenizer.chat_template = file.text("tokenizer.chat_template", "");
   return tokenizer;
 }
 

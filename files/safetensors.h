@@ -42,9 +42,8 @@ void to_floats(const void* numbers, const std::string& dtype, size_t n, float* o
 
 SafeTensors parse_safetensors(std::string bytes, const std::string& where);
 
-// Reads the header, then, if go_on returns true, the tensors. Throws std::runtime_error.
-SafeTensors read_safetensors(const std::string& path, const std::function<bool(const SafeTensors&)>& go_on = nullptr);
-SafeTensors read_header(const std::string& path);
+SafeTensors read_safetensors(const std::string& path);
+SafeTensors read_header(const std::string& path);  // without its tensors
 
 // A tensor to be written: of floats, bf16, or whole numbers.
 struct TensorData {

@@ -217,16 +217,12 @@ Split encode_split(const Tokenizer& tokenizer, const std::string& text, const st
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;
-  size_t line = 0;
-  for (const std::string& here : split_at(text, '\n')) {
-    const std::string place = filled("{}, line {}", where, ++line);
-    if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json parsed = parse_json(here, place);
-    const Json& prompt = member(parsed, "prompt");
+  each_json_line(text, where, [&](const Json& line, const std::string& place) {
+    const Json& prompt = member(line, "prompt");
     if (!prompt.is_string()) refuse("no \"prompt\" with a text", place, advice);
-    if (prompt.get_ref<const std::string&>().empty()) refuse("an empty prompt", place, advice);
+    if (prompt == "") refuse("an empty prompt", place, advice);
     prompts.push_back(prompt.get<std::string>());
-  }
+  });
   if (prompts.empty()) refuse("there are no prompts", where, advice);
   return prompts;
 }

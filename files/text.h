@@ -3,7 +3,7 @@
 // The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), arrays in files
 // (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h, gguf_model.h), counts of
 // the training text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the
-// error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and
+// error for an unknown one (words.h), drafters by name (drafters.h). It includes the core and
 // drafters/; text.h includes words.h alone, and that nothing of the project. It hooks into no loop: it runs before a
 // text and after a training. The core's one table of tensors (model.h) says in which order tensors are written.
 //
@@ -75,24 +75,6 @@ inline size_t numbers_in(const std::vector<int64_t>& shape) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
-
-// A text with values: each {} in turn becomes the next of them.
-template <class... Values>
-std::string filled(std::string text, const Values&... values) {
-  size_t at = 0;
-  for (const std::string& value : std::initializer_list<std::string>{as_text(values)...}) {
-    at = text.find("{}", at);
-    text.replace(at, 2, value);
-    at += value.size();
-  }
-  return text;
-}
-
-// Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.
-template <class... Values>
-[[noreturn]] void refuse_usage(const std::string& line, const Values&... values) {
-  throw std::invalid_argument(filled(line, values...));
-}
 
 constexpr const char* kReplace = "replace the file";
 
@@ -170,7 +152,9 @@ struct Tokenizer {
   std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
   std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
   bool space_first = false;             // it puts a space before a text, which decode() takes away again
+  int begin = -1;                       // the token that the model wants before every text; -1: none
   std::vector<int> ends = {};           // the tokens that end a text, as the model's files say
+  std::string chat_template = {};       // how a chat's messages are written, for Jinja; "": not known
 
   int vocab_size() const { return int(symbols.size()); }
 
@@ -256,6 +240,16 @@ size_t characters(const std::string& text);
 // text. told: called now and then with the share that is done. Throws what encode() throws.
 Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
                    const std::function<void(double share)>& told = {});
+
+// Calls f(json, place) for the lines of a .jsonl file that are not blank; place: "FILE, line 3", for errors.
+template <class F>
+void each_json_line(const std::string& text, const std::string& where, F f) {
+  size_t line = 0;
+  for (const std::string& here : split_at(text, '\n')) {
+    const std::string place = filled("{}, line {}", where, ++line);
+    if (here.find_first_not_of(" \t\r") != std::string::npos) f(parse_json(here, place), place);
+  }
+}
 
 // The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are ignored. Throws
 // std::runtime_error, with the line; also if a prompt is empty, or if there is none.

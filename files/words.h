@@ -1,4 +1,5 @@
-// files/words.h: words that people type: which known one was meant, and how an unknown one is refused.
+// files/words.h: words that people type: which known one was meant, and how an unknown one is refused. In between,
+// texts with values in them.
 #pragma once
 
 #include <algorithm>
@@ -78,6 +79,24 @@ std::string as_text(const T& value) {
   text << value;
   return text.str();
 }
+// A text with values: each {} in turn becomes the next of them.
+template <class... Values>
+std::string filled(std::string text, const Values&... values) {
+  size_t at = 0;
+  for (const std::string& value : std::initializer_list<std::string>{as_text(values)...}) {
+    at = text.find("{}", at);
+    text.replace(at, 2, value);
+    at += value.size();
+  }
+  return text;
+}
+
+// Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.
+template <class... Values>
+[[noreturn]] void refuse_usage(const std::string& line, const Values&... values) {
+  throw std::invalid_argument(filled(line, values...));
+}
+
 // The items of a list, each as text_of(item) has it.
 template <class List, class Text = std::string (*)(const typename List::value_type&)>
 std::string joined(const List& items, const std::string& between = ", ", Text text_of = as_text) {
@@ -97,12 +116,8 @@ inline std::vector<std::string> split_at(const std::string& text, char between) 
 // Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE"; nearest "": it asks nothing.
 [[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
                                      const std::string& nearest, const std::string& advice) {
-  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": " +
-                              (nearest.empty() ? "" : "did you mean " + nearest + "? ") + advice);
-}
-[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
-                                     const std::string& nearest, const std::vector<std::string>& known) {
-  refuse_word(kind, word, where, nearest, "known are " + joined(known));
+  refuse_usage("unknown {} {}: {}: {}{}", kind, quoted(word), where,
+               nearest.empty() ? "" : "did you mean " + nearest + "? ", advice);
 }
 
 // One column of a table of words.
@@ -124,7 +139,8 @@ inline size_t place_of(const std::string& kind, const std::string& word, const s
                        const std::string& where, const std::vector<std::string>& known,
                        const std::vector<std::string>& forms) {
   const size_t place = size_t(std::find(known.begin(), known.end(), word) - known.begin());
-  if (place == known.size()) refuse_word(kind, text, where, closest_word(word, known, forms), forms);
+  if (place == known.size())
+    refuse_word(kind, text, where, closest_word(word, known, forms), "known are " + joined(forms));
   return place;
 }
 

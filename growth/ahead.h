@@ -47,7 +47,7 @@ class DraftingAhead {
         knows_noise_(knows_noise),
         limits_at_(std::move(limits_at)),
         noise_(sampling, drafter.vocab),
-        worker_([this, first_cpu = current_cpu()] {
+        worker_([this, first_cpu = sched_getcpu()] {
           move_to_cpu(1, first_cpu);
           never_preempt();
           for (unsigned round = 0; !ends_;) {
@@ -84,7 +84,6 @@ class DraftingAhead {
     order_.store(kAsked);
     asked_.raise();
   }
-  bool drafting() const { return drafting_; }
 
   // The forward has committed these tokens. Stops the worker, unless it is drafting the tree for just these tokens:
   // then waits for it. Throws what the drafter threw.

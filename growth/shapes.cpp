@@ -71,9 +71,8 @@ namespace {
   const std::vector<std::string> numbers = split_at(settings, full ? 'x' : ',');
   const bool as_many = list ? !numbers.empty() : numbers.size() == (full ? 2 : 1);
   const bool whole = counted && as_many && std::all_of(numbers.begin(), numbers.end(), is_whole);
-  throw std::invalid_argument("shape " + quoted(shape.name) + (whole ? " is out of range" : " is not written so") +
-                              ": --shape: write " + known.form + " (" + known.what + ")" +
-                              (whole ? ", each from 1 on" : ""));
+  refuse_usage("shape {} is {}: --shape: write {} ({}){}", quoted(shape.name),
+               whole ? "out of range" : "not written so", known.form, known.what, whole ? ", each from 1 on" : "");
 }
 
 // "4,4,2" as {4, 4, 2}; empty if a part is no count.
@@ -99,11 +98,12 @@ void read_settings(Shape& shape, const std::string& settings) {
     else if (key == "width" && count > 0 && shape.kind == Shape::kEntropyNaive) shape.width = count;
     else if (key == "of" && (value == "q" || value == "confidence")) shape.of_confidence = value == "confidence";
     else
-      throw std::invalid_argument("shape " + shape.name.substr(0, 64) + " has a setting '" + one.substr(0, 64) +
-                                  "': --shape: write " + kShapes[shape.kind].word +
-                                  ":threshold=H,depth=D,of=q or of=confidence" +
-                                  (shape.kind == Shape::kEntropyNaive ? ",width=K" : "") + ", D up to " +
-                                  std::to_string(kMostDepth) + "; each may be left out");
+      refuse_usage(
+          "shape {} has a setting '{}': --shape: write {}:threshold=H,depth=D,of=q or of=confidence{}, D up to {}; "
+          "each "
+          "may be left out",
+          shape.name.substr(0, 64), one.substr(0, 64), kShapes[shape.kind].word,
+          shape.kind == Shape::kEntropyNaive ? ",width=K" : "", kMostDepth);
   }
 }
 
@@ -137,8 +137,7 @@ Shape parse_shape(const std::string& text, int budget) {
       shape.width = parse_count(rest);
       shape.depth = shape.width > 0 ? kBeamDepth : 0;
       if (shape.width > kMostBeam)
-        throw std::invalid_argument("shape " + text.substr(0, 64) +
-                                    " is too wide: --shape: choose beam:" + std::to_string(kMostBeam) + " or less");
+        refuse_usage("shape {} is too wide: --shape: choose beam:{} or less", text.substr(0, 64), kMostBeam);
       break;
     case Shape::kStatic:
       shape.file = rest;
@@ -167,12 +166,9 @@ Shape parse_shape(const std::string& text, int budget) {
   const auto width_at = [&](int64_t d) { return widths[size_t(d)]; };
   const int64_t nodes =
       shape.full() ? full_tree_nodes(shape.depth, shape.width) : tree_nodes(int64_t(widths.size()), width_at);
-  if (nodes > budget) {
-    const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";
-    throw std::invalid_argument("shape " + text.substr(0, 64) + " has " + more + std::to_string(nodes) +
-                                " nodes, the budget is " + std::to_string(budget) +
-                                ": --shape: choose a smaller shape or raise --budget");
-  }
+  if (nodes > budget)
+    refuse_usage("shape {} has {}{} nodes, the budget is {}: --shape: choose a smaller shape or raise --budget",
+                 text.substr(0, 64), nodes == std::numeric_limits<int64_t>::max() ? "more than " : "", nodes, budget);
   if (shape.full()) widths.assign(shape.depth, shape.width);
   if (!widths.empty()) shape.plan = std::make_shared<Template>(cartesian_template(widths));
   return shape;

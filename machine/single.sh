@@ -279,16 +279,14 @@ target.h | // After this, a prefill runs all of its | } |
 target.h | host_logits_ = cuda() && alone | | host_logits_ = forward_here(with_logits, layers);
 target.h | // (C) of a row of the last forward: | const float* hidden( |
 target.h | // Sets how many positions count as cached. | void rewind( |
-target.h | // Calls f(team) on the threads that a forward | // alone, so that |
+target.h | // Calls f(team) on the threads that a forward | |
 target.h | void on_threads(int rows, | | void on_threads(int /*rows*/, F&& f) const {
 target.h | pool_->run(f, | | pool_->run(f);
-target.h | void use_pool(bool | |
 target.h | const auto start = std::chrono::steady_clock::now(); | |
 target.h | team_.took( | |
 target.h | void prepare_iterations() {} | |
 target.h | void wait_for_iterations() const {} | |
 target.h | const float* forward_on_gpu(int n, int layers) { return | |
-target.h | bool uses_pool_ = true; | |
 target.h | TeamChoice team_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it

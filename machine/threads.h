@@ -1,9 +1,14 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
 // In order: how threads wait; who looks on; the team that a piece of work sees; cores, and on which of them threads
-// run; the pool that runs a team, and when one thread is better; memory. The file knows nothing of arrays, operations
-// or models.
+// run; the pool that runs a team, and when one thread is better; memory. It asks Linux, and nothing else. The file
+// knows nothing of arrays, operations or models.
 #pragma once
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,13 +29,6 @@
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
-#endif
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 #endif
 
 #include "machine/numbers.h"
@@ -150,10 +148,8 @@ constexpr int kRowsByKeys = 16;  // behind a long past threads may share the key
 // The CPUs that this process may run on: affinity, and a container's quota.
 inline int usable_cores() {
   int cores = int(std::thread::hardware_concurrency());
-#if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
-#endif
   if (FILE* const file = fopen("/sys/fs/cgroup/cpu.max", "r")) {  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
     double quota = 0, period = 0;
     if (fscanf(file, "%lf %lf", &quota, &period) == 2 && quota > 0 && period > 0)
@@ -167,7 +163,6 @@ inline int usable_cores() {
 // thread starts on the CPU of the thread that made it. Where CPUs share no cache, Linux may leave it there: then the
 // team takes turns on one CPU, and is a hundred times slower. Does nothing where it is not possible.
 inline void move_to_cpu(int rank, int first) {
-#if defined(__linux__)
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
   std::vector<int> cpus;
@@ -182,24 +177,11 @@ inline void move_to_cpu(int rank, int first) {
   CPU_SET(cpus[size_t(at + rank) % cpus.size()], &one);
   sched_setaffinity(0, sizeof one, &one);
   sched_setaffinity(0, sizeof all, &all);
-#else
-  (void)rank;
-  (void)first;
-#endif
 }
 // From now on the calling thread does not preempt another one when it wakes: it waits for a free core.
 inline void never_preempt() {
-#if defined(__linux__)
   const sched_param none{};
   sched_setscheduler(0, SCHED_BATCH, &none);  // a failure does no harm
-#endif
-}
-inline int current_cpu() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return 0;
-#endif
 }
 
 // A fixed set of threads that wait for work.
@@ -214,7 +196,7 @@ class Pool {
         spins_(size_ > 1 && size_ > usable_cores() ? 0 : Signal::kSpins),
         end_(size_, spins_),
         halves_{{larger(size_ / 2, 1), spins_}, {larger(size_ / 2, 1), spins_}} {
-    const int first_cpu = current_cpu();
+    const int first_cpu = sched_getcpu();
     try {
       for (int rank = 1; rank < size_; rank++)
         workers_.emplace_back([this, rank, first_cpu] {
@@ -235,11 +217,12 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
-  // returned. f must not throw if the team has more than one thread.
+  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. So it is for every caller
+  // but the thread that made the pool: the two may run something at the same time. Returns when all have returned. f
+  // must not throw if the team has more than one thread.
   template <class F>
   void run(F&& f, bool on_caller = false) {
-    if (size_ == 1 || on_caller) {
+    if (size_ == 1 || on_caller || std::this_thread::get_id() != owner_) {
       f(Team{0, 1, nullptr, cuda_, plain_});
       return;
     }
@@ -266,6 +249,7 @@ class Pool {
     }
   }
 
+  const std::thread::id owner_ = std::this_thread::get_id();
   const int size_;
   const bool cuda_, plain_;
   const int spins_;
@@ -364,11 +348,9 @@ inline size_t available_bytes() {
   const size_t cached = system_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 0);
   leave(system_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX),  // "max" is no number: no limit
         system_number("/sys/fs/cgroup/memory.current", "", cached) - cached);
-#if defined(__linux__)
   rlimit addresses = {};
   if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
     leave(size_t(addresses.rlim_cur), system_number("/proc/self/status", "VmSize:", 0) << 10);
-#endif
   return bytes;
 }
 
@@ -386,10 +368,10 @@ inline size_t l2_bytes() {
 
 constexpr size_t kHugePage = size_t(2) << 20;
 // AddressSanitizer watches over what comes from the heap alone.
-#if defined(__linux__) && !defined(SANITIZED)
-constexpr bool kMapsMemory = true;
-#else
+#ifdef SANITIZED
 constexpr bool kMapsMemory = false;
+#else
+constexpr bool kMapsMemory = true;
 #endif
 
 // Zeroed memory, aligned to a cache line; if it is large, in huge pages where the system has them, of which each is
@@ -400,7 +382,6 @@ inline void* allocate_zeroed(size_t bytes) {
   bytes = (bytes + align - 1) / align * align;
   constexpr size_t large = size_t(256) << 20;  // smaller ones are not worth the question
   if (bytes > large && bytes > available_bytes()) throw std::bad_alloc();
-#if defined(__linux__)
   if (kMapsMemory && align == kHugePage) {  // one more than needed, of which the ends are given back
     void* const mapped = mmap(nullptr, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -411,7 +392,6 @@ inline void* allocate_zeroed(size_t bytes) {
     madvise(begin + before, bytes, MADV_HUGEPAGE);
     return begin + before;
   }
-#endif
   void* const p = std::aligned_alloc(align, larger(bytes, align));
   if (!p) throw std::bad_alloc();
   memset(p, 0, bytes);
@@ -419,19 +399,12 @@ inline void* allocate_zeroed(size_t bytes) {
 }
 // The same memory in small pages, where only parts of it will be used: call it before anything is written.
 inline void take_small_pages(void* p, size_t bytes) {
-#if defined(__linux__)
   if (kMapsMemory && bytes >= kHugePage) madvise(p, bytes, MADV_NOHUGEPAGE);
-#endif
 }
 // Frees what allocate_zeroed(bytes) gave, or null.
 inline void free_zeroed(void* p, size_t bytes) {
-#if defined(__linux__)
-  if (kMapsMemory && p && bytes >= kHugePage) {
-    munmap(p, (bytes + kHugePage - 1) / kHugePage * kHugePage);
-    return;
-  }
-#endif
-  std::free(p);
+  if (kMapsMemory && p && bytes >= kHugePage) munmap(p, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+  else std::free(p);
 }
 
 // Scratch memory of the calling thread. It grows when more is needed, and does not keep its content.

@@ -80,20 +80,18 @@ inline Rule parse_rule(const std::string& text) {
   return Rule(place_of("rule", text, text, "--verify", words, words));
 }
 
-// Whether a shape decides how many children a node gets before it sees them. If it keeps only likely candidates, they
-// are no sample of q.
-inline bool keeps_all_drawn(const Shape& shape) { return shape.fixed(); }
-
-// Throws std::invalid_argument if the rule's proof does not hold for trees of this shape.
+// Throws std::invalid_argument if the rule's proof does not hold for trees of this shape. Where a shape is not fixed it
+// keeps only likely candidates, and these are no sample of q.
 inline void check_rule(Rule rule, const Shape& shape) {
   const std::string word = about(rule).word;
   if (about(rule).chains_only && shape.kind != Shape::kChain)
-    throw std::invalid_argument("rule " + word + " judges chains only, not " + shape.name +
-                                ": --verify: add --shape chain:K, or choose --verify match");
-  if (about(rule).drafts != Drafts::kAny && !keeps_all_drawn(shape))
-    throw std::invalid_argument("rule " + word + " needs every token that was drawn, and " + shape.name +
-                                " is not fixed beforehand: --verify: add --shape chain:K or tree:DxW, or choose "
-                                "--verify match");
+    refuse_usage("rule {} judges chains only, not {}: --verify: add --shape chain:K, or choose --verify match", word,
+                 shape.name);
+  if (about(rule).drafts != Drafts::kAny && !shape.fixed())
+    refuse_usage(
+        "rule {} needs every token that was drawn, and {} is not fixed beforehand: --verify: add --shape chain:K or "
+        "tree:DxW, or choose --verify match",
+        word, shape.name);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -32,8 +32,9 @@ struct Decoding {
 // depend on which thread is faster.
 inline void check_ahead(Ahead ahead, Rule rule) {
   if (ahead != Ahead::kOff && rule != Rule::kMatch)
-    throw std::invalid_argument(std::string("only rule match drafts while the target verifies, not ") +
-                                about(rule).word + ": --ahead: leave it out, or choose --verify match");
+    refuse_usage(
+        "only rule match drafts while the target verifies, not {}: --ahead: leave it out, or choose --verify match",
+        about(rule).word);
 }
 
 }  // namespace nanospec

@@ -111,8 +111,6 @@ Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {
 }
 Engine::~Engine() = default;
 const Tokenizer& Engine::tokenizer() const { return stand_in().tokenizer; }
-const std::string& Engine::chat_template() const { return stand_in().chat_template; }
-const std::string& Engine::decode(int token) const { return stand_in().tokenizer.decode(token); }
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
@@ -155,7 +153,6 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
   return losses;
 }
 const Config& Engine::config() const { return parts_->config; }
-int Engine::begin_token() const { return stand_in().begin_token; }
 std::string Engine::device() const { return "cpu"; }
 std::string Engine::dtype() const { return parts_->settings.dtype == "auto" ? "fp32" : parts_->settings.dtype; }
 int Engine::seats() const { return parts_->settings.seats; }

@@ -22,10 +22,8 @@ struct StandInEngine {
   std::function<nanospec::Generated(const nanospec::Method&, int max_new_tokens)> script;  // what a call answers
   bool decodes = false;           // instead of asking the script, it decodes with a mock and a bigram drafter
   nanospec::Tokenizer tokenizer;  // to begin with, a token is a character of ASCII, by its number
-  std::string chat_template;
-  int begin_token = -1;
-  bool gpu = false;                                       // whether this machine has one
-  std::string early;                                      // what gpu_early() was told, word by word
+  bool gpu = false;               // whether this machine has one
+  std::string early;              // what gpu_early() was told, word by word
   std::vector<std::pair<std::vector<int>, int>> windows;  // whose losses were asked for, and from which token on
   int interrupted_at = -1;                                // the window that meets a Ctrl-C
 };

@@ -30,7 +30,7 @@ struct Answers {
   explicit Answers(std::vector<std::string> texts) {
     stand_in().calls.clear();
     stand_in().tokenizer = small();
-    stand_in().chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
+    stand_in().tokenizer.chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
     stand_in().script = [texts, next = size_t(0)](const Method&, int most) mutable {
       Generated generated;
       generated.tokens = tokens_of(texts[next++ % texts.size()]);
@@ -141,7 +141,7 @@ TEST_CASE("chat: an answer has at most --max_new_tokens, and at most what the co
 
 TEST_CASE("chat: without a template it continues lines, and says so") {
   const Answers answers({"and so on<|endoftext|>"});
-  stand_in().chat_template = "{{ '[INST]' }}";
+  stand_in().tokenizer.chat_template = "{{ '[INST]' }}";
   const Said said = chat("Once\n", {"--system", "A tale."});
   CHECK(said.out == "and so on\n");
   CHECK(prompt_of(0) == "A tale.\nOnce\n");
@@ -297,10 +297,10 @@ TEST_CASE("chat: generate ends at the end of text, or goes on with --ignore_eos"
 TEST_CASE("chat: the token that a model wants before every text stands before prompts and conversations") {
   const Answers answers({"Yes.<|im_end|>"});
   const Tokens text = small().encode("Is it");
-  stand_in().begin_token = 7;
+  stand_in().tokenizer.begin = 7;
   generate_from("Is it", {});
   generate_from("Is it", {"--chat"});
-  stand_in().begin_token = -1;
+  stand_in().tokenizer.begin = -1;
   generate_from("Is it", {"--chat"});
   std::vector<Tokens> prompts;
   for (const auto& call : stand_in().calls) prompts.push_back(call.prompt);
@@ -566,7 +566,7 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
 
   Loaded loaded = load_gguf(read_gguf(kReal), 512);
   Target target(loaded.config, loaded.tensors, Dtype::as_stored, false, 1, 65);
-  Conversation talk = begin_conversation(loaded.tokenizer, loaded.chat_template, kReal, {});
+  Conversation talk = begin_conversation(loaded.tokenizer, kReal, {});
   const Tokens ends = end_tokens(loaded.tokenizer);
   std::string expected;
   for (const std::string& question : kQuestions) {

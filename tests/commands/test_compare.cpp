@@ -57,7 +57,7 @@ TEST_CASE("compare: plain decoding is added where it is not asked for; several p
 TEST_CASE("compare: with --chat prompts are questions in the model's template") {
   const StandInEngine before = stand_in();
   stand_in().tokenizer = small();
-  stand_in().chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
+  stand_in().tokenizer.chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
   script = [](const Method&, int) {
     Generated g;
     g.tokens = tokens_of("Yes.<|im_end|>");

@@ -92,11 +92,20 @@ Tokenizer with_pieces(SpaceFirst space_first, bool marks) {
   return bpe_tokenizer(parts, "t");
 }
 
+// The same, of a model with this template, or that wants this token before every text.
+Tokenizer with_template(Tokenizer tokenizer, const std::string& source) {
+  tokenizer.chat_template = source;
+  return tokenizer;
+}
+Tokenizer with_begin(Tokenizer tokenizer, int begin) {
+  tokenizer.begin = begin;
+  return tokenizer;
+}
+
 // The conversation of a case of tests/files/chats.json.
 Conversation told(const Json& messages, const Tokenizer& tokenizer, const ChatForm& form) {
   const bool system = messages[0]["role"] == "system";
-  Conversation talk(tokenizer, form, system ? messages[0]["content"].get<std::string>() : "",
-                    tokenizer.bpe->special("<s>"));
+  Conversation talk(tokenizer, form, system ? messages[0]["content"].get<std::string>() : "");
   for (size_t i = system; i < messages.size(); i++) {
     const std::string text = messages[i]["content"].get<std::string>();
     if (messages[i]["role"] == "user") talk.ask(text);
@@ -107,8 +116,8 @@ Conversation told(const Json& messages, const Tokenizer& tokenizer, const ChatFo
 
 TEST_CASE("conversation: ten of them have transformers' text by each template") {
   const Tokenizer llama3 = with_controls({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}),
-                  llama2 = with_controls({"<s>", "</s>"}),
-                  mistral = with_controls({"<s>", "</s>", "[INST]", "[/INST]"});
+                  llama2 = with_begin(with_controls({"<s>", "</s>"}), 0),
+                  mistral = with_begin(with_controls({"<s>", "</s>", "[INST]", "[/INST]"}), 0);
   const std::vector<SpaceFirst> spaces = {SpaceFirst::nowhere, SpaceFirst::always, SpaceFirst::if_missing,
                                           SpaceFirst::at_start};
   const Json all = Json::parse(read_file("tests/files/chats.json"));
@@ -118,7 +127,7 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
     const std::string name = one["template"], source = all["templates"][name], text = one["text"];
     const bool marks = name == "Mistral 0.3", pieces = marks || contains(name, "Mistral") || name == "Llama 2";
     const Tokenizer& tokenizer = name == "ChatML" ? small() : marks ? mistral : pieces ? llama2 : llama3;
-    const ChatTemplate known = read_template(source, tokenizer);
+    const ChatTemplate known = read_template(with_template(tokenizer, source));
     seen[known.form]++;
     const bool empty = one["messages"][0] == Json{{"role", "system"}, {"content", ""}};
     if (empty && known.form != &kChatForms[1]) continue;  // here "" means that there is none
@@ -126,7 +135,8 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
     for (const SpaceFirst space_first : spaces) {
       if (!pieces) continue;
       CAPTURE(int(space_first));
-      const Tokenizer its = with_pieces(space_first, marks);
+      const Tokenizer pieces_alone = with_pieces(space_first, marks),
+                      its = with_begin(pieces_alone, pieces_alone.bpe->special("<s>"));
       CHECK(told(one["messages"], its, *known.form).tokens() == its.bpe->encode(text, Control::found));
     }
   }
@@ -137,10 +147,10 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
 TEST_CASE("conversation: lines without a template are one text, to SentencePiece too") {
   for (const SpaceFirst space_first : {SpaceFirst::nowhere, SpaceFirst::always, SpaceFirst::at_start}) {
     CAPTURE(int(space_first));
-    const Tokenizer tokenizer = with_pieces(space_first, false);
     for (const std::string system : {"", "All speak."})
       for (const int begin : {-1, 1}) {
-        Conversation talk(tokenizer, kLines, system, begin);
+        const Tokenizer tokenizer = with_begin(with_pieces(space_first, false), begin);
+        Conversation talk(tokenizer, kLines, system);
         talk.ask("one");
         talk.answer(std::string("two"));
         talk.ask("three");
@@ -168,10 +178,10 @@ TEST_CASE("conversation: a question that the model asks itself has the tokens of
 }
 
 TEST_CASE("conversation: a system text that stands in a question stays when turns are dropped") {
-  const Tokenizer tokenizer = with_controls({"<s>", "</s>", "[INST]", "[/INST]"});
+  const Tokenizer tokenizer = with_begin(with_controls({"<s>", "</s>", "[INST]", "[/INST]"}), 0);
   for (const ChatForm& form : kChatForms) {
     if (!form.with_system) continue;
-    Conversation talk(tokenizer, form, "Be brief.", 0);
+    Conversation talk(tokenizer, form, "Be brief.");
     for (const char* question : {"one", "two", "three"}) {
       if (talk.turns() > 0) talk.answer(std::string("so"));
       talk.ask(question);
@@ -231,7 +241,7 @@ TEST_CASE("conversation: without a template its lines follow each other") {
 }
 
 TEST_CASE("conversation: ChatML is known by its marks, and brings its own system text") {
-  const auto read = [](const std::string& source) { return read_template(source, small()); };
+  const auto read = [](const std::string& source) { return read_template(with_template(small(), source)); };
   CHECK(read(kTemplate).form == &kChatForms[0]);
   CHECK(read(kTemplate).system == "You help.");
   CHECK(read("").form == &kLines);
@@ -243,7 +253,7 @@ TEST_CASE("conversation: ChatML is known by its marks, and brings its own system
   CHECK(read(filled + "{{ \"<|im_start|>system\\nYou're\\nkind.<|im_end|>\\n\" }}").system == "You're\nkind.");
   Tokenizer letters;
   letters.symbols = {"a"};
-  CHECK(read_template(kTemplate, letters).form == &kLines);  // it has no such tokens
+  CHECK(read_template(with_template(letters, kTemplate)).form == &kLines);  // it has no such tokens
   CHECK(end_tokens(letters).empty());
   CHECK(end_tokens(small()) == Tokens{0, 2});
   BpeParts llama3 = parse_bpe(read_file("tests/files/bpe_small.json"), "small");
@@ -252,13 +262,14 @@ TEST_CASE("conversation: ChatML is known by its marks, and brings its own system
   Tokenizer two = bpe_tokenizer(llama3, "t");
   two.ends = {2, -1, 2, 100000, 7};  // -1: none; ids that the vocabulary lacks do no harm
   CHECK(end_tokens(two) == Tokens{2, 7, 0});
-  const auto begun = [](const std::optional<std::string>& system) {
-    return begin_conversation(small(), kTemplate, "m", system).tokens();
+  const auto begun = [](const std::optional<std::string>& system, const std::string& source = kTemplate) {
+    const Tokenizer tokenizer = with_template(small(), source);
+    return begin_conversation(tokenizer, "m", system).tokens();
   };
   CHECK(begun({}) == tokens_of("<|im_start|>system\nYou help.<|im_end|>\n"));
   CHECK(begun("No.") == tokens_of("<|im_start|>system\nNo.<|im_end|>\n"));
   CHECK(begun("").empty());
-  CHECK(contains(captured(2, [] { begin_conversation(small(), "[INST]", "m", {}); }), "is not known: m: "));
+  CHECK(contains(captured(2, [&] { begun({}, "[INST]"); }), "is not known: m: "));
 }
 
 TEST_CASE("stream: a stop ends the text before it, wherever tokens end") {

@@ -20,7 +20,7 @@ struct AsksItself {
   const StandInEngine before = stand_in();
   AsksItself() {
     stand_in().tokenizer = small();
-    stand_in().chat_template = kAskTemplate;
+    stand_in().tokenizer.chat_template = kAskTemplate;
     stand_in().script = [](const Method&, int) {
       const int sequence = calls.back().sequence, index = sequence / 2;
       std::string text = "Why " + std::to_string(index % 7 == 3 ? index - 1 : index) + "?";
@@ -177,6 +177,6 @@ TEST_CASE("distill: what it refuses") {
   CHECK(contains(usage({"--prompts", "a", "--text", "b"}), "--prompts and --text are two sources"));
   stand_in().script = [](const Method&, int) { return Generated{tokens_of(" <|im_end|>"), {}}; };
   CHECK(contains(refused_distill({}), "of the last 100 texts none could be kept"));
-  stand_in().chat_template = "";
+  stand_in().tokenizer.chat_template = "";
   CHECK(contains(refused_distill({}), "does not let the model ask itself: m: give --prompts FILE or --text FILE"));
 }

@@ -75,10 +75,10 @@ TEST_CASE("generate: a prompt from a file, byte for byte") {
 TEST_CASE("generate: an empty prompt is a beginning where the model wants a token before every text") {
   script = steady;
   calls.clear();
-  stand_in().begin_token = 7;
+  stand_in().tokenizer.begin = 7;
   CHECK(run(generate_command, {"--model", "m", "--prompt", "", "--max_new_tokens", "3"}) == "abc");
   CHECK(calls.at(0).prompt == std::vector<int>{7});
-  stand_in().begin_token = -1;
+  stand_in().tokenizer.begin = -1;
 }
 
 TEST_CASE("generate: a prompt from standard input") {

@@ -167,7 +167,7 @@ TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space
   const Tokenizer tokenizer = load_tokenizer(one);
   CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
   CHECK(tokenizer.decode(tokenizer.encode(text)[0])[0] == ' ');
-  CHECK(tokenizer.bpe->begin() == 1);
+  CHECK(tokenizer.begin == 1);
   other.set(key_of("tokenizer.ggml.add_space_prefix", GgufKind::flag, std::string(1, '\0')));
   const std::string two = folder.file("two.gguf", other.bytes());
   CHECK(tokenizer_hash(one) != tokenizer_hash(two));

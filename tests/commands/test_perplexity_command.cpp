@@ -66,9 +66,9 @@ TEST_CASE("perplexity: an odd window, fewer windows, the model's own window, and
   CHECK(measured(folder, text, {"--window", "20", "--max_windows", "3"})["windows"] == 3);
   CHECK(measured(folder, text, {})["window"] == 64);  // the stand-in sees no more
   CHECK(windows.size() == 3);
-  stand_in().begin_token = 'A';
+  stand_in().tokenizer.begin = 'A';
   const Json said = measured(folder, text, {"--window", "20"});
-  stand_in().begin_token = -1;
+  stand_in().tokenizer.begin = -1;
   REQUIRE(windows.size() == 10);
   CHECK(said["begin_token"] == 'A');
   CHECK(windows[0].first[1] == text[0]);

@@ -1,6 +1,6 @@
 // tests/commands/test_program.cpp: nanospec as one program: which command, and its help.
 #include "commands/commands.h"
-#include "files/drafter_names.h"
+#include "files/drafters.h"
 #include "files/words.h"
 #include "study/study.h"
 #include "tests/command_line.h"

@@ -54,7 +54,7 @@ struct Chats {
   const StandInEngine before = stand_in();
   Chats() {
     stand_in().tokenizer = small();
-    stand_in().chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
+    stand_in().tokenizer.chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
     stand_in().script = [](const Method&, int most) {
       Generated generated;
       generated.tokens = tokens_of("Yes, yes.<|im_end|>");

@@ -172,21 +172,22 @@ TEST_CASE("llama: blocks of numbers are those of the file again, by whose makers
 }
 
 TEST_CASE("llama: a folder's chat template is that of its own file, else that of tokenizer_config.json") {
-  CHECK(tiny_folder().chat_template == "");
-  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": "one"})"}}).chat_template == "one");
-  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": [{"name": "a"}]})"}}).chat_template == "");
+  CHECK(tiny_folder().tokenizer.chat_template == "");
+  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": "one"})"}}).tokenizer.chat_template == "one");
+  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": [{"name": "a"}]})"}}).tokenizer.chat_template ==
+        "");
   CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": "one"})"}, {"chat_template.jinja", "two"}})
-            .chat_template == "two");
+            .tokenizer.chat_template == "two");
 }
 
 TEST_CASE("llama: a folder's begin token is the one that its tokenizer puts before a text") {
-  CHECK(tiny_folder().begin_token == -1);
+  CHECK(tiny_folder().tokenizer.begin == -1);
   Json file = small_file();
   file["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single":
       [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
       "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}}})",
                                       "template");
-  CHECK(tiny_folder({{"tokenizer.json", file.dump()}}).begin_token == 1);
+  CHECK(tiny_folder({{"tokenizer.json", file.dump()}}).tokenizer.begin == 1);
 }
 
 TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF file with the same numbers") {

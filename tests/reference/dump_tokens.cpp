@@ -26,8 +26,8 @@ static Tokenizer tokenizer_of(const std::string& path, const std::string& pre) {
 static std::string readable(const Bpe& bpe, const std::string& text) {
   std::string kept;
   for (size_t at = 0; at < text.size(); at++) {
-    if (bpe.sentencepiece() && text[at] == ' ') continue;
-    if (bpe.sentencepiece() && text.compare(at, 3, "\xE2\x96\x81") == 0) at += 2;
+    if (bpe.settings.sentencepiece && text[at] == ' ') continue;
+    if (bpe.settings.sentencepiece && text.compare(at, 3, "\xE2\x96\x81") == 0) at += 2;
     else kept += text[at];
   }
   return kept;
