@@ -79,7 +79,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     return true;
   };
   // Noise of its own for each text, or all would meet the same at the same place.
-  const std::vector<Tokens> begun = encoded(engine, m.options, prompts);
+  const std::vector<Tokens> begun = encoded(engine, m.options, {prompts.begin(), prompts.end()});
   const Tokens ends = ends_of(o, engine);
   std::vector<Tokens> known(prompts.size());
   std::deque<Request> requests;

@@ -13,16 +13,19 @@ void Trial::choose_plain() {
   else plain = size_t(found - methods.begin());
 }
 
-std::vector<Tokens> encoded(const Engine& engine, const Options& options, const std::vector<std::string>& prompts) {
+std::vector<Tokens> encoded(const Engine& engine, const Options& options, const std::vector<Asked>& prompts) {
   std::vector<Tokens> tokens;
-  for (const std::string& prompt : prompts)
-    tokens.push_back(encode_prompt(engine, options, prompt,
-                                   prompts.size() == 1 ? "the prompt" : filled("prompt {}", tokens.size() + 1)));
+  for (const Asked& one : prompts) {
+    const std::string name = prompts.size() == 1 ? "the prompt" : filled("prompt {}", tokens.size() + 1);
+    tokens.push_back(one.messages.is_null() ? encode_prompt(engine, options, one.prompt, name)
+                                            : encode_chat(engine, options, one.messages));
+  }
   return tokens;
 }
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  const std::vector<Tokens> prompts = c.tokens.empty() ? encoded(engine, c.options, c.prompts) : c.tokens;
+  const std::vector<Tokens> prompts =
+      c.tokens.empty() ? encoded(engine, c.options, {c.prompts.begin(), c.prompts.end()}) : c.tokens;
   Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;

@@ -4,7 +4,7 @@
 // so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
 #pragma once
 
-#include "commands/commands.h"
+#include "commands/prompts.h"
 
 namespace nanospec {
 
@@ -25,7 +25,7 @@ struct Trial {
 };
 
 // The prompts' tokens. Throws std::runtime_error, with the prompt's number, as Tokenizer::encode.
-std::vector<Tokens> encoded(const Engine& engine, const Options& options, const std::vector<std::string>& prompts);
+std::vector<Tokens> encoded(const Engine& engine, const Options& options, const std::vector<Asked>& prompts);
 
 // One method's part of one repeat.
 struct Run {

@@ -26,10 +26,8 @@ const std::vector<std::string> kKeys = {
     "min_p",  "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",  "stop"};
 constexpr const char* kAdvice = "write {\"prompt\": \"...\"}, or {\"messages\": [...]} as docs/batch.md says";
 
-struct Line {
-  std::string place;   // for errors: "prompts.jsonl, line 3"
-  std::string prompt;  // this,
-  Json messages;       // or those of a chat: system, if any; then user and assistant in turn; the last is user
+struct Line : Asked {
+  std::string place;  // for errors: "prompts.jsonl, line 3"
   Sampling sampling;
   int max_new_tokens = 0;
   std::vector<std::string> stops;
@@ -55,6 +53,14 @@ void check_messages(const Json& messages, const std::string& place) {
 }
 
 Json said(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+// A line's messages, and --system before them where they have none.
+Json read_messages(Json messages, const std::string& place, const Options& options) {
+  check_messages(messages, place);
+  if (options.given.has("--system") && messages[0]["role"] != "system")
+    messages.insert(messages.begin(), said("system", options.system));
+  return messages;
+}
 
 std::vector<std::string> stops_of(const Json& stop, const std::string& place) {
   std::vector<std::string> stops;
@@ -99,18 +105,44 @@ Line read_line(const Json& json, const std::string& place, const Generation& g) 
   Line line;
   line.place = place;
   if (json.contains("prompt") && !g.options.chat) line.prompt = json["prompt"].get<std::string>();
-  else {
-    line.messages = json.contains("messages") ? json["messages"] : Json::array({said("user", json["prompt"])});
-    check_messages(line.messages, place);
-    if (g.options.given.has("--system") && line.messages[0]["role"] != "system")
-      line.messages.insert(line.messages.begin(), said("system", g.options.system));
-  }
+  else
+    line.messages = read_messages(
+        json.contains("messages") ? json["messages"] : Json::array({said("user", json["prompt"])}), place, g.options);
   line.stops = json.contains("stop") ? stops_of(json["stop"], place) : g.stops;
   read_numbers(json, g.options, line);
   return line;
 }
 
 }  // namespace
+
+std::vector<Asked> read_asked(const Options& options) {
+  std::vector<Asked> asked;
+  if (!options.given.has("--prompts")) {
+    for (const std::string& prompt : read_prompts(options)) asked.push_back({prompt});
+    return asked;
+  }
+  const std::string where = printable(options.prompts_file, 300);
+  each_json_line(read_file(options.prompts_file), where, [&](const Json& line, const std::string& place) {
+    if (!line.is_object() || !line.contains("messages")) return asked.push_back({read_prompt(line, place)});
+    if (line.contains("prompt")) refuse("\"prompt\" and \"messages\", both", place, kAdvice);
+    const Json messages = read_messages(line["messages"], place, options);
+    asked.push_back({messages.back()["content"].get<std::string>(), messages});
+  });
+  if (asked.empty()) refuse("there are no prompts", where, kAdvice);
+  return asked;
+}
+
+Tokens encode_chat(const Engine& engine, const Options& options, const Json& messages) {
+  std::optional<std::string> system;
+  if (messages[0]["role"] == "system") system = messages[0]["content"].get<std::string>();
+  Conversation talk = begin_conversation(engine.tokenizer(), options.settings.model, system);
+  for (const Json& message : messages) {
+    const std::string content = message["content"].get<std::string>();
+    if (message["role"] == "user") talk.ask(content);
+    if (message["role"] == "assistant") talk.answer(content);
+  }
+  return talk.tokens();
+}
 
 std::string line_head(size_t index, const std::string& hash) {
   std::string head = OrderedJson{{"index", index}, {"request", hash}}.dump();
@@ -151,15 +183,7 @@ std::vector<Line> read_lines(const Generation& g) {
 Tokens encode(const Line& line, const Options& options, const Engine& engine) {
   try {
     if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
-    std::optional<std::string> system;
-    if (line.messages[0]["role"] == "system") system = line.messages[0]["content"].get<std::string>();
-    Conversation talk = begin_conversation(engine.tokenizer(), options.settings.model, system);
-    for (const Json& message : line.messages) {
-      const std::string content = message["content"].get<std::string>();
-      if (message["role"] == "user") talk.ask(content);
-      if (message["role"] == "assistant") talk.answer(content);
-    }
-    return talk.tokens();
+    return encode_chat(engine, options, line.messages);
   } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }
 }
 

@@ -1,10 +1,22 @@
-// commands/prompts.h: what the command line of generate asks for: one text, or with --prompts many; and the file of
-// lines that these go into, as those of distill do.
+// commands/prompts.h: what the command line asks for: one text, or with --prompts many, each a prompt or a chat; and
+// the file of lines that generate's go into, as those of distill do.
 #pragma once
 
 #include "commands/commands.h"
 
 namespace nanospec {
+
+// A text that is asked for.
+struct Asked {
+  std::string prompt;  // of a chat the last question
+  Json messages;       // or those of a chat: system, if any; then user and assistant in turn; the last is user
+  Asked(std::string its_prompt = "", Json its = {}) : prompt(std::move(its_prompt)), messages(std::move(its)) {}
+};
+// Those of whichever source was given, one at least; of --prompts a line may have "messages" in place of "prompt".
+// Throws std::runtime_error as read_prompts.
+std::vector<Asked> read_asked(const Options& options);
+// A chat's tokens, in the model's template. Throws std::runtime_error.
+Tokens encode_chat(const Engine& engine, const Options& options, const Json& messages);
 
 struct Generation {
   Options options;

@@ -214,16 +214,20 @@ Split encode_split(const Tokenizer& tokenizer, const std::string& text, const st
   return parts;
 }
 
+static constexpr const char* kPromptAdvice = "write one {\"prompt\": \"...\"} a line";
+
+std::string read_prompt(const Json& line, const std::string& place) {
+  const Json& prompt = member(line, "prompt");
+  if (!prompt.is_string()) refuse("no \"prompt\" with a text", place, kPromptAdvice);
+  if (prompt == "") refuse("an empty prompt", place, kPromptAdvice);
+  return prompt.get<std::string>();
+}
+
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
-  const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;
-  each_json_line(text, where, [&](const Json& line, const std::string& place) {
-    const Json& prompt = member(line, "prompt");
-    if (!prompt.is_string()) refuse("no \"prompt\" with a text", place, advice);
-    if (prompt == "") refuse("an empty prompt", place, advice);
-    prompts.push_back(prompt.get<std::string>());
-  });
-  if (prompts.empty()) refuse("there are no prompts", where, advice);
+  each_json_line(text, where,
+                 [&](const Json& line, const std::string& place) { prompts.push_back(read_prompt(line, place)); });
+  if (prompts.empty()) refuse("there are no prompts", where, kPromptAdvice);
   return prompts;
 }
 

@@ -251,6 +251,8 @@ void each_json_line(const std::string& text, const std::string& where, F f) {
   }
 }
 
+// The prompt of such a line, {"prompt": "..."}; other members are ignored. Throws std::runtime_error.
+std::string read_prompt(const Json& line, const std::string& place);
 // The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are ignored. Throws
 // std::runtime_error, with the line; also if a prompt is empty, or if there is none.
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where);

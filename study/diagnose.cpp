@@ -12,7 +12,7 @@ namespace {
 struct Examination {
   Options options;
   std::string json_file, svg_file;
-  std::vector<std::string> prompts;
+  std::vector<Asked> prompts;
 };
 
 // What came of it.
@@ -214,7 +214,7 @@ std::string report_json(const Examination& e, const Engine& engine, const Examin
   OrderedJson json = stats_json(engine, f.stats);
   json.update(method_json(e.options.method));
   json.update(settings_json(e.options, engine));
-  json["prompts"] = e.prompts;
+  for (const Asked& one : e.prompts) json["prompts"].push_back(one.prompt);
   for (size_t stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[stop];
   json["guessed_without_node_by_rank"] = d.missing_rank;
   json["entropy"] = {{"of_q", entropy_json(d.by_q)}, {"of_confidence", entropy_json(d.by_confidence)}};
@@ -319,7 +319,7 @@ int diagnose_command(int argc, char** argv) {
   check_chat(e.options, "nanospec diagnose");
   if (e.options.method.drafter == "none")
     refuse_usage("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  e.prompts = read_prompts(e.options);
+  e.prompts = read_asked(e.options);
 
   Engine engine(e.options.settings);
   watch_interrupts();

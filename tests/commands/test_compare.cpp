@@ -79,6 +79,26 @@ TEST_CASE("compare: with --chat prompts are questions in the model's template") 
   run(compare_command, with({}));
   CHECK(calls[0].prompt == tokens_of("A"));
   CHECK(contains(BAD_COMMAND_LINE(run(compare_command, with({"--system", "Be."}))), "--system is part of a chat"));
+
+  // A line may have the messages of a chat, which is one whether --chat is given or not.
+  const auto lines = [&](const std::string& text) { write_file(folder.file("p.jsonl"), text); };
+  lines(
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"A\"}, {\"role\": \"assistant\", \"content\": \"B\"}, "
+      "{\"role\": \"user\", \"content\": \"C\"}]}\n{\"prompt\": \"A\"}\n");
+  run(compare_command, with({"--json", folder.file("c.json")}));
+  CHECK(calls[0].prompt == tokens_of("<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nA<|im_end|>\n"
+                                     "<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
+                                     "<|im_start|>assistant\n"));
+  CHECK(calls[1].prompt == tokens_of("A"));
+  CHECK(Json::parse(read_file(folder.file("c.json")))["prompts"] == Json({"C", "A"}));
+  const auto refused = [&](const std::string& text) {
+    lines("{\"prompt\": \"A\"}\n" + text);
+    return error_of([&] { run(compare_command, with({})); });
+  };
+  CHECK(
+      contains(refused("{\"messages\": []}"), "the last message is not the user's: " + folder.file("p.jsonl, line 2")));
+  CHECK(contains(refused("{\"messages\": [], \"prompt\": \"A\"}"), "\"prompt\" and \"messages\", both: "));
+  CHECK(contains(refused("{\"prompt\": \"\"}"), "an empty prompt: " + folder.file("p.jsonl, line 2")));
   stand_in() = before;
 }
 
