@@ -43,8 +43,8 @@ Command describe_compress(Packing& p) {
       {"nanospec compress",
        "Writes a file as an archive: each token takes as many bits as it surprises the model. Any file comes "
        "back, byte for byte, by the same model.",
-       "nanospec compress README.md --model models/SmolLM2-135M-Instruct.Q4_1.gguf -o build/README.nsz\n"
-       "nanospec compress data/*shakespeare.txt --model runs/small --blocks 8 -o build/shakespeare.nsz\n",
+       "nanospec compress LICENSE --model models/SmolLM2-135M-Instruct.Q4_1.gguf -o build/LICENSE.nsz\n"
+       "nanospec compress data/prompts.jsonl --model runs/small --blocks 2 -o build/prompts.nsz\n",
        {{"--text", "FILE", &p.in, "the file; -: standard input", required()},
         {"--blocks", "N", &p.blocks, "cut it into N parts that run side by side, each without a context",
          from(1, 4096)},
@@ -59,8 +59,8 @@ Command describe_decompress(Packing& p) {
                   {"nanospec decompress",
                    "Writes the file that an archive holds. Drafter, shape and threads say how fast it comes back, and "
                    "change none of it.",
-                   "nanospec decompress build/shakespeare.nsz --model runs/small -o build/shakespeare.txt\n"
-                   "nanospec decompress build/shakespeare.nsz --model runs/small -o build/plain.txt --drafter none\n",
+                   "nanospec decompress build/prompts.nsz --model runs/small -o build/prompts.jsonl\n"
+                   "nanospec decompress build/prompts.nsz --model runs/small -o build/plain.jsonl --drafter none\n",
                    {{"--archive", "FILE", &p.in, "what nanospec compress wrote", required()}},
                    "--archive"},
                   together({speculation_flags(p.options), machine_flags(p.options)}),
