@@ -68,8 +68,8 @@ help: ## this list
 O := $(BUILD)/objects
 unit_command_line := commands/cli.cpp commands/outputs.cpp
 unit_commands := $(filter-out $(unit_command_line),$(wildcard commands/*.cpp))
-unit_drafting := files/drafters.cpp growth/shapes.cpp drafters/logits.cpp
-unit_files := $(filter-out $(unit_drafting),$(wildcard files/*.cpp))
+unit_drafting := files/drafters.cpp growth/shapes.cpp drafters/logits.cpp archive/coder.cpp
+unit_files := $(filter-out $(unit_drafting),$(wildcard files/*.cpp archive/*.cpp))
 unit_experiments := $(wildcard study/experiments*.cpp)
 unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments),$(wildcard study/*.cpp))
 # Tests: a unit a folder. Most spend their time in the library and the commands: they are not optimized. COMPUTING compute
@@ -78,7 +78,7 @@ unit_tests-computing := $(patsubst %,tests/%.cpp,core/test_model core/test_opera
   core/test_sweep forest/test_forest rules/test_verify)
 unit_tests-trainers := $(patsubst %,tests/%.cpp,$(addprefix drafters/test_,medusa hydra parallel) training/test_train_parallel)
 COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
-TEST_FOLDERS := commands core course cuda drafters files growth machine study training
+TEST_FOLDERS := archive commands core course cuda drafters files growth machine study training
 $(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard tests/$(f)/*.cpp))))
 WITNESS := $(filter-out %/runtime.cpp %/cublas.cpp,$(wildcard tests/cuda/ptx/*.cpp)) # what runs nvcc's PTX
 unit_tests-cuda += $(WITNESS)
@@ -210,8 +210,8 @@ $(BUILD)/tests/run-$(T): $(if $(WIDE),$(TESTED) $(O)/tests/commands/stand_in.o,$
   $(patsubst %.cu,$(O)/%.o,$(CHOSEN:%.cpp=$(O)/%.o))
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's ("stated error") is not asked there: it follows from their bits, which are.
-$(BUILD)/tests/run-everywhere: $(patsubst %,$(O)/%.o,machine/library machine/sampling machine/twins drafters/logits \
-  $(addprefix tests/,main core/test_golden machine/test_integers machine/test_numbers machine/test_simd))
+$(BUILD)/tests/run-everywhere: $(patsubst %,$(O)/%.o,machine/library machine/sampling machine/twins drafters/logits archive/coder \
+  $(addprefix tests/,main archive/test_coder core/test_golden machine/test_integers machine/test_numbers machine/test_simd))
 
 tests: $(if $(T),$(if $(WIDE),$(PROGRAMS))) $(BUILD)/tests/run$(T:%=-%)
 test: deps ## builds and runs the tests, with a tenth of the long sweeps; the last line counts passed, failed, skipped

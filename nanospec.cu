@@ -170,7 +170,8 @@ void Engine::generate(const Method& method, std::deque<Request>& requests) {
                     if (begun == requests.size()) return nullptr;
                     const Request& request = requests[begun++];
                     auto job = std::make_unique<Job>();
-                    job->drafter = p.drafter(meaning.drafter, seat);
+                    job->drafter = request.drafter ? request.drafter : p.drafter(meaning.drafter, seat);
+                    job->pick = request.pick;
                     job->settings = p.decoding(method, meaning, drafts, request.sampling, request.max_new_tokens);
                     job->tokens = request.prompt;
                     job->on_token = request.on_token;

@@ -128,8 +128,9 @@ bool is_value(const std::string& word) { return word.empty() || word[0] != '-'; 
 Given sorted_by_flag(const Command& command, std::vector<std::string> words, std::vector<std::string>& left) {
   Given given;
   given.command = command;
-  if (!command.first.empty() && !words.empty() && is_value(words[0])) words.insert(words.begin(), command.first);
   for (size_t i = 0; i < words.size(); i++) {
+    if (!command.first.empty() && is_value(words[i]) && !given.has(command.first))
+      words.insert(words.begin() + long(i), command.first);
     const std::string &word = words[i], name = name_in(word);
     const Flag* const flag = find_flag(command, name);
     if (word == "--help" || word == "-h") given.help = true;

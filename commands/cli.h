@@ -66,7 +66,7 @@ struct Command {
   std::string what;      // what it does
   std::string examples;  // command lines, one a line, without the folder build/
   std::vector<Flag> flags;
-  std::string first = "";  // the flag whose name may be left out before the first word; empty: none
+  std::string first = "";  // the flag whose name may be left out before a word of its own; empty: none
 };
 
 // The flag of this name; null for a word that is none.

@@ -306,7 +306,7 @@ void check_methods(const std::vector<Method>& methods, Options& options) {
   choose_prompts(options);
   paths.push_back(options.data_file);
   check_outputs(options.given, paths);
-  choose_sampling(options);
+  if (find_flag(options.given.command, "--temperature")) choose_sampling(options);
   settings.rows = 1;
   for (const Method& method : methods) {
     const Meaning meaning = read_method(method, settings.budget);
@@ -540,7 +540,10 @@ OrderedJson stats_json(const Engine& engine, const Stats& stats) {
 
 double as_typed(float x) {
   char text[32];
-  snprintf(text, sizeof text, "%.7g", double(x));
+  for (int digits = 7; digits <= 9; digits++) {  // nine tell all floats apart
+    snprintf(text, sizeof text, "%.*g", digits, double(x));
+    if (strtof(text, nullptr) == x) break;
+  }
   return strtod(text, nullptr);
 }
 

@@ -3,9 +3,10 @@
 // The ring commands/ adds what a user runs. `generate` continues a prompt; `chat` answers; `compare` compares methods;
 // `calibrate` measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a
 // generation; `perplexity` measures a model on a text; `inspect` says what its files hold; `index` counts texts for a
-// drafter; `distill` lets a model write such texts. The ring turns words into a Method and Settings, and calls the
-// Engine with them (engine.h); it touches neither arrays nor the model. It includes the core, drafters/, files/,
-// growth/, rules/ and watch/. It hooks into the loop through Observation: on_iteration and stand_in. A run that is not
+// drafter; `distill` lets a model write such texts; `compress` and `decompress` keep a text as what surprises a model,
+// and `verify` says whether a model wrote it. The ring turns words into a Method and Settings, and calls the Engine
+// with them (engine.h); it touches neither arrays nor the model. It includes the core, drafters/, files/, growth/,
+// rules/, watch/ and archive/. It hooks into the loop through Observation: on_iteration and stand_in. A run that is not
 // observed pays nothing. What a header of the project includes, the files that include it do not include again.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
@@ -20,7 +21,6 @@
 #include "commands/engine.h"
 #include "files/drafters.h"
 #include "files/safetensors.h"
-#include "watch/settings.h"
 
 namespace nanospec {
 
@@ -34,6 +34,9 @@ int index_command(int argc, char** argv);
 int distill_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int show_command(int argc, char** argv);
+int compress_command(int argc, char** argv);
+int decompress_command(int argc, char** argv);
+int verify_command(int argc, char** argv);
 
 // The program: any of these by its name, help and the version.
 int nanospec_program(int argc, char** argv);

@@ -7,7 +7,7 @@
 
 #include <deque>
 
-#include "watch/stats.h"
+#include "watch/settings.h"
 
 namespace nanospec {
 
@@ -61,6 +61,8 @@ struct Request {
   int max_new_tokens = 0;
   std::function<bool(int)> on_token;         // as in generate(): called with each token; false ends the text
   std::function<void(const Stats&)> on_end;  // called once, when the text is over
+  Pick pick = nullptr;                       // in place of the sampling's; null: that
+  Drafter* drafter = nullptr;                // in place of the method's; null: that
 };
 
 class Engine {

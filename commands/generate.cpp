@@ -46,6 +46,8 @@ Command describe(Generation& g) {
            {heading("Output"),
             {"--stream", "", &g.stream, "write each token when it is generated"},
             {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
+            {"--transcript", "FILE", &g.transcript_file,
+             "write the text's tokens and all that they depend on, as JSON: nanospec verify checks it", written()},
             {"--quiet", "", &g.options.settings.quiet, "no progress, no summary"}}})};
 }
 
@@ -59,6 +61,9 @@ void check_command_line(const Generation& g) {
     if (!many && given.has(flag))
       refuse_usage("{} is for many texts: nanospec generate: add --prompts FILE, or leave it out", flag);
   if (!many) check_chat(g.options, "nanospec generate");  // a line may be a chat
+  if (given.has("--transcript") && (many || promise_of(g.options.method) != Promise::kSameBytes))
+    refuse_usage(
+        "a transcript is of one text by --verify match: --transcript: leave it out, or --prompts and --verify");
   for (const std::string& stop : g.stops)
     if (stop.empty()) refuse_usage("an empty text: --stop: give at least one character");
 }
@@ -103,6 +108,7 @@ int generate_command(int argc, char** argv) {
   check_command_line(g);
   if (g.options.given.has("--prompts")) return generate_prompts(g);
   const std::string prompt = read_prompt(g.options);
+  if (!g.transcript_file.empty()) for_each_code_point(prompt, "the prompt", [](uint32_t, size_t, int) {});  // as JSON
   Engine engine(g.options.settings);
   const Tokens prompt_tokens = encode_prompt(engine, g.options, prompt, "the prompt");
 
@@ -128,7 +134,8 @@ int generate_command(int argc, char** argv) {
                            thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
     return !stream.stopped();
   };
-  const Stats stats = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token).stats;
+  const Generated generated = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token);
+  const Stats& stats = generated.stats;
   progress.clear();
   text += stream.finish();
   print();
@@ -139,6 +146,8 @@ int generate_command(int argc, char** argv) {
     json.update({{"ended_by", why}, {"text_sha256", sha256(text)}});
     write_file(g.stats_file, json_text(json, 2));
   }
+  if (!g.transcript_file.empty())
+    write_file(g.transcript_file, transcript_json(g, engine, prompt, generated.tokens, text, why));
   if (!g.options.settings.quiet) {
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
       fputs(text.empty() || text.back() == '\n' ? "\n" : "\n\n", stderr);

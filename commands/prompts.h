@@ -22,6 +22,7 @@ struct Generation {
   Options options;
   std::string stats_file;
   std::string out_file;  // of many texts
+  std::string transcript_file;
   std::vector<std::string> stops;
   int batch = 0;  // texts that decode side by side; 0: chosen
   bool stream = false;
@@ -50,6 +51,13 @@ int open_output(const std::string& path, const Written& written);
 
 // Thrown out of the engine where no other text is to begin: by Ctrl-C, or because there are enough.
 struct Interrupted {};
+
+// ---------------------------------------------------------------------------------------------------------------
+// A transcript: a text of one prompt, with all that it depends on, for `nanospec verify`
+
+// tokens: those that were generated; text: what standard output got; why: it ended.
+std::string transcript_json(const Generation& g, const Engine& engine, const std::string& prompt, const Tokens& tokens,
+                            const std::string& text, const std::string& why);
 
 // ---------------------------------------------------------------------------------------------------------------
 

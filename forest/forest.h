@@ -33,6 +33,7 @@ struct ForestRunner : Judge<Target> {
   Clock& clock;
   Cost* const cost;  // of forwards, which is updated; or null
   std::function<void(Sequence&)> on_close;
+  std::function<const Pick&(const Sequence&)> pick_of;
 
   ForestRunner(Target& its, Rule rule, Clock& its_clock, Cost* its_cost)
       : Judge<Target>(its, rule), clock(its_clock), cost(its_cost) {}
@@ -65,7 +66,9 @@ struct ForestRunner : Judge<Target> {
   }
   Verdict verify(Sequence& text) override {
     target.sit(text.seat);
-    return Judge<Target>::verify(text);
+    const Pick& pick = pick_of(text);
+    if (!pick) return Judge<Target>::verify(text);
+    return match(text.tree, [&](int node) { return pick(target.logits(node)); });
   }
   void keep(Sequence& text, const Verdict& verdict) override {
     target.sit(text.seat);
@@ -258,6 +261,7 @@ struct Job {
   std::vector<int> tokens;
   std::function<bool(int)> on_token;         // as in generate() of watch/decoding.h
   std::function<void(const Stats&)> on_end;  // the text is over
+  Pick pick = nullptr;                       // in place of the sampling's; null: that
 };
 
 // Decodes texts side by side, as many as the target has seats. next(seat): the next text, for this seat; null: none
@@ -277,6 +281,7 @@ void generate_forest(Target& target, const Shape& shape, Rule rule, Cost* cost,
   ForestRunner<Target> runner(target, rule, clock, cost);
   ForestPlanner planner(shape, cost, clock,
                         [&](Sequence& text) -> ShapePlanner& { return seats[size_t(text.seat)].decoded->plan; });
+  runner.pick_of = [&](const Sequence& text) -> const Pick& { return seats[size_t(text.seat)].job->pick; };
   runner.on_close = [&](Sequence& text) {
     Seat& seat = seats[size_t(text.seat)];
     seat.free = true;

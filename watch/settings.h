@@ -11,6 +11,9 @@
 
 namespace nanospec {
 
+// Picks the next token by its logits (V). It is asked once for each token of the text, in their order.
+using Pick = std::function<int(const float* logits)>;
+
 class Cost;         // growth/cost.h
 struct Experience;  // growth/trust.h
 

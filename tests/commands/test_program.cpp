@@ -45,8 +45,9 @@ Words listed(const std::string& help) {
 }  // namespace
 
 TEST_CASE("program: help of every command, and of every list, fits 80 columns and ends with examples") {
-  const Words commands = {"generate",  "chat",     "compare", "perplexity", "inspect",     "index",
-                          "calibrate", "diagnose", "show",    "bench",      "experiments", "exact"};
+  const Words commands = {"generate",    "chat",      "compare",  "perplexity", "inspect",
+                          "index",       "calibrate", "diagnose", "show",       "bench",
+                          "experiments", "exact",     "compress", "decompress", "verify"};
   const Words named = listed(printed({"help"}));
   for (const std::string& command : commands) CHECK(std::count(named.begin(), named.end(), command) == 1);
   std::vector<std::string> helps = {printed({"help"})};

@@ -40,8 +40,8 @@ const Words kPrograms = {"train_gpt.cu", "nanospec.cu"};                   // do
 const Words kFloor = {"machine", "cuda"};  // these and the headers include one another, and no ring
 // Lowest first. A ring includes the headers, the floor, itself and the rings before it. drafters/ so knows no file
 // format, and cuda/ no command line. training/ stands on commands/: a trainer is something that a user runs.
-const Words kRings = {"drafters", "files",    "growth",   "rules", "watch",
-                      "forest",   "commands", "training", "study", "course"};
+const Words kRings = {"drafters", "files",    "growth",   "rules", "watch", "forest",
+                      "archive",  "commands", "training", "study", "course"};
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 

@@ -18,7 +18,7 @@ BEGIN {
   split("sh text cpp python", words, " ")
   for (i in words) known[words[i]] = 1
   things = "a network|a terminal|a GPU|a package|a file of yours"
-  programs = "generate|chat|compare|show|diagnose|perplexity|inspect|index|calibrate|exact|bench|experiments"
+  programs = "generate|chat|compare|show|diagnose|perplexity|inspect|index|compress|decompress|verify|calibrate|exact|bench|experiments"
 }
 
 function say(kind, reason, command) { print kind, page ":" begin, reason, command }

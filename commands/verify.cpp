@@ -1,0 +1,187 @@
+// commands/verify.cpp: whether a text is what a model says after a prompt, with these settings and this seed.
+//
+// A transcript (generate --transcript) has all that a text depends on, and its tokens. The text runs through the loop
+// of decoding once more, with a drafter that knows it (archive/known.h): so the picks of many places come out of one
+// forward, by the code that generates. The first pick that differs ends it. In order: a transcript as it is written;
+// as it is read; its check.
+#include "archive/archive.h"
+#include "archive/known.h"
+#include "commands/prompts.h"
+
+namespace nanospec {
+namespace {
+
+constexpr const char *kFormat = "nanospec transcript 1",
+                     *kNot = "it is not this model's text, or not by these settings";
+constexpr int kChain = 127;  // tokens of a forward, but for the root
+// Under the names of generate's flags, what a text depends on.
+const std::vector<std::string> kDepends = {"--prompt",
+                                           "--temperature",
+                                           "--top_k",
+                                           "--top_p",
+                                           "--min_p",
+                                           "--repetition_penalty",
+                                           "--presence_penalty",
+                                           "--frequency_penalty",
+                                           "--seed",
+                                           "--max_new_tokens",
+                                           "--context",
+                                           "--device",
+                                           "--kernels",
+                                           "--dtype",
+                                           "--cache_dtype"};
+
+struct Claim {
+  Options options;
+  std::string file, model, ended_by, text_sha256, hash;
+  std::string its_hash;  // that it would have, as it is
+  std::vector<std::string> stops;
+  Tokens said;
+};
+
+Command describe(Claim& c) {
+  Options& o = c.options;
+  return {
+      "nanospec verify",
+      "Says whether a text is, token by token, what this model says after its prompt, with its settings and its seed: "
+      "then the exit status is 0. If not, it is 1, and the first place is named where the model says something else.",
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --transcript build/romeo.json\n"
+      "nanospec verify --model runs/small build/romeo.json\n",
+      {{"--transcript", "FILE", &c.file, "what generate --transcript wrote", required()},
+       {"--model", "FILE|DIR", &o.settings.model, "a GGUF file, or a model's folder", required()},
+       {"--threads", "N", &o.settings.threads, "CPU threads", threads()},
+       {"--quiet", "", &o.settings.quiet, "say nothing where it is the model's text"}},
+      "--transcript"};
+}
+
+// The value under a key, of the type that `value` has. Throws runtime_error where it is another, or missing.
+template <class T>
+void read(const Json& json, const std::string& key, T& value, const std::string& where) {
+  try {
+    value = json.at(key).get<T>();
+  } catch (const Json::exception&) {
+    refuse(filled("\"{}\" is missing, or of another type", key), where, "give what generate --transcript wrote");
+  }
+}
+
+void read_claim(Claim& c, const std::string& where) {
+  Json json = parse_json(read_file(c.file), where);
+  Options& o = c.options;
+  std::string format;
+  read(json, "format", format, where);
+  if (format != kFormat)
+    refuse(nanospec::quoted(format) + " is another kind of transcript", where, "use the program that wrote it");
+  read(json, "model", c.model, where);
+  read(json, "hash", c.hash, where);
+  json.erase("hash");
+  c.its_hash = hash_of(json_text(json, -1));
+  read(json, "stop", c.stops, where);
+  read(json, "tokens", c.said, where);
+  read(json, "ended_by", c.ended_by, where);
+  read(json, "text_sha256", c.text_sha256, where);
+  read(json, "chat", o.chat, where);
+  read(json, "ignore_eos", o.ignore_eos, where);
+  if (json.contains("system")) read(json, "system", o.system, where);
+  if (json.contains("system")) o.given.flags["--system"] = {o.system};
+  const int threads = o.settings.threads;
+  const Command known = {"", "", "",
+                         together({text_flags(o), model_text_flags(o), sampling_flags(o), machine_flags(o)})};
+  o.settings.threads = threads;
+  for (const std::string& name : kDepends) {
+    Json value;
+    read(json, name.substr(2), value, where);
+    try {
+      set_flag(*find_flag(known, name), value.is_string() ? value.get<std::string>() : value.dump());
+    } catch (const std::invalid_argument& error) { refuse(error.what(), where, "give another transcript"); }
+  }
+}
+
+// Throws runtime_error at the first place where the text is not what the model says.
+void check(const Claim& c, Engine& engine, const std::string& where) {
+  const Options& o = c.options;
+  const Tokens prompt = encode_prompt(engine, o, o.prompt, "the prompt"), ends = ends_of(o, engine);
+  const int vocab = std::min(engine.config().vocab_size, engine.tokenizer().vocab_size()), n = int(c.said.size());
+  const auto refuse_token = [&](int i, const std::string& wrong) {
+    refuse(wrong, filled("{}, token {} of {}", where, i + 1, n), kNot);
+  };
+  const auto shown = [&](int token) { return filled("{} ({})", nanospec::quoted(engine.decode(token)), token); };
+  Tokens all = prompt;
+  for (int i = 0; i < n; i++) {
+    all.push_back(c.said[size_t(i)]);
+    if (all.back() < 0 || all.back() >= vocab)
+      refuse_token(i, filled("the text says {}, which is no token", all.back()));
+  }
+  Observation observation;
+  observation.stand_in = [&](Drafter&) { return std::make_unique<Known>(vocab, all); };
+  ShownText stream(c.stops);
+  std::string text = o.prompt + (o.chat ? "\n" : "");
+  bool ended = false;
+  int done = 0;
+  const auto on_token = [&](int token) {
+    const int said = c.said[size_t(done)];
+    if (token != said) refuse_token(done, filled("the text says {}, the model {}", shown(said), shown(token)));
+    if (ended || stream.stopped()) refuse_token(done, "the text goes on after its end");
+    ended = is_among(ends, token);
+    if (!ended) text += stream.put(engine.decode(token));
+    return ++done < n && !interrupted();
+  };
+  if (n > 0) engine.generate(o.method, o.sampling, prompt, n, on_token, observation);
+  if (interrupted()) return;
+  text += stream.finish();
+  const bool whole = ended || stream.stopped() || n == o.max_new_tokens;
+  if (!whole && c.ended_by != "interrupt") refuse_token(n, "the text is cut");
+  if (sha256(text) != c.text_sha256) refuse("the text has another SHA-256 than its tokens", where, kNot);
+  if (c.its_hash != c.hash)
+    refuse("the transcript is not as it was written, though its text is the model's", where, kNot);
+}
+
+}  // namespace
+
+std::string transcript_json(const Generation& g, const Engine& engine, const std::string& prompt, const Tokens& tokens,
+                            const std::string& text, const std::string& why) {
+  const Options& o = g.options;
+  const Settings& s = o.settings;
+  OrderedJson json = {{"format", kFormat},
+                      {"model", hash_of_model(s.model)},
+                      {"device", engine.device()},
+                      {"kernels", s.kernels},
+                      {"dtype", s.dtype},
+                      {"cache_dtype", s.cache_dtype},
+                      {"context", engine.context()},
+                      {"prompt", prompt},
+                      {"chat", o.chat},
+                      {"ignore_eos", o.ignore_eos},
+                      {"stop", g.stops},
+                      {"max_new_tokens", o.max_new_tokens}};
+  if (o.given.has("--system")) json["system"] = o.system;
+  json.update(sampling_json(o.sampling));
+  json.update({{"ended_by", why}, {"tokens", tokens}, {"text_sha256", sha256(text)}});
+  json["hash"] = hash_of(json_text(Json(json), -1));
+  return json_text(json, -1);
+}
+
+int verify_command(int argc, char** argv) {
+  Claim c;
+  Options& o = c.options;
+  o.settings.threads = usable_cores();
+  o.given = parse_flags(describe(c), argc, argv);
+  if (o.given.help) return 0;
+  const std::string where = printable(c.file, 300);
+  read_claim(c, where);
+  if (hash_of_model(o.settings.model) != c.model)
+    refuse("the text is of another model than " + printable(o.settings.model, 300), where, "give --model its own");
+  o.settings.budget = kChain;
+  o.settings.rows = kChain + 1;
+  o.method = {kTextDrafter, filled("chain:{}", kChain)};
+  Engine engine(o.settings);
+  watch_interrupts();
+  const Progress clock(true);
+  check(c, engine, where);
+  if (interrupted()) return stopped(": the text is not verified");
+  if (!o.settings.quiet)
+    print_out(filled("It is this model's text: {} in {}.\n", count(double(c.said.size()), "token"),
+                     duration(clock.seconds())));
+  return 0;
+}
+
+}  // namespace nanospec
