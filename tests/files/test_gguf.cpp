@@ -106,7 +106,7 @@ TEST_CASE("gguf: a file of the Python package, bit for bit") {
   CHECK(file.alignment == 32);
   CHECK(file.metadata.size() == 3);
   CHECK(file.text("general.architecture") == "test");
-  CHECK(file.texts("test.words") == GgufFile::Texts{"a", "bc"});
+  CHECK(file.texts("test.words") == std::vector<std::string>{"a", "bc"});
   CHECK(file.number("test.third") == double(1.0f / 3));
   REQUIRE(file.tensors.size() == kStoredTensors.size());
   for (size_t i = 0; i < kStoredTensors.size(); i++) {
@@ -186,7 +186,7 @@ TEST_CASE("gguf: metadata of every kind") {
   CHECK(file.flag("yes"));
   CHECK(file.text("text") == "caf\xC3\xA9\n");
   CHECK(file.integers("bytes", 0, 255) == GgufFile::Integers{1, 2, 255});
-  CHECK(file.texts("words") == GgufFile::Texts{"", "a", "bc"});
+  CHECK(file.texts("words") == std::vector<std::string>{"", "a", "bc"});
   CHECK(file.integers("none", 0, 0).empty());
   CHECK(file.length("words") == 3);
   CHECK(file.length("missing") == 0);
