@@ -307,6 +307,7 @@ void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& exp
   } else if (shape.kind == Shape::kBestFirst) {
     grow_likeliest(NoCost(), shape.budget, Limits{limits.depth}, growth, expand);
   } else {
+    if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
     grow_likeliest(*limits.cost, shape.budget, limits, growth, expand);
   }
 }

@@ -383,6 +383,7 @@ TEST_CASE("auto: no node, and no question to the drafter, where rows cost more t
   CHECK(drafter.calls == 0);
   grow(shape, {100, &nothing}, growth, drafter);  // and all that the budget allows where they cost nothing
   CHECK(growth.size() == 65);
+  CHECK_THROWS_AS(grow(shape, {100}, growth, drafter), std::logic_error);
 }
 
 namespace {
