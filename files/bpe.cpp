@@ -176,6 +176,8 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where) : settings(parts) {
   if (settings.sentencepiece && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
   if (parts.scores.empty()) read_merges(parts, ids, where);
   else merge_by_scores(parts, where);
+  if (parts.begin < -1 || parts.begin >= vocab_size())
+    refuse(filled("the id {} of a special token is not below {}", parts.begin, vocab_size()), where);
   if (!settings.sentencepiece) split_ = compile_split(settings.pre, where);
 }
 

@@ -92,7 +92,7 @@ class Bpe {
  public:
   const BpeSettings settings;
 
-  // Throws runtime_error unless the parts make a tokenizer; `where` names their file. Their `begin` is one of its ids.
+  // Throws runtime_error unless the parts make a tokenizer; `where` names their file.
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }

@@ -86,6 +86,7 @@ static std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::st
   if (kind == DrafterName::kRecycle) return std::make_unique<Recycle>(vocab);
   if (kind == DrafterName::kRandom) return std::make_unique<RandomLogits>(vocab);
   if (kind == DrafterName::kNone) return nullptr;
+  if (!make) throw std::logic_error("there is no model to draft with");
   return make(name);
 }
 

@@ -73,6 +73,10 @@ Dtype stored_type(const std::set<GgufType>& types) {
 }
 
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
+  const size_t block = readable(tensor.type)->numbers, size = tensor.size();
+  if (first % block != 0 || n % block != 0 || first > size || n > size - first)
+    throw std::invalid_argument(
+        filled("dequantize: numbers {} to {} of tensor {} are no whole blocks of it", first, first + n, tensor.name));
   const bool blocks = visit_blocks(tensor.type, [&](auto format) {
     for (size_t b = first / kBlockNumbers; b < (first + n) / kBlockNumbers; b++) {
       const IntegerBlock its = integer_block<decltype(format)>(tensor, b);
@@ -80,7 +84,7 @@ void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
         *out++ = float(its.codes[i]) * its.scale[i / (kBlockNumbers / 2)] + its.min;
     }
   });
-  const size_t width = tensor.bytes / tensor.size();  // of a number, where there are no blocks
+  const size_t width = tensor.bytes / size;  // of a number, where there are no blocks
   if (!blocks) to_floats(tensor.data + first * width, type_name(tensor.type), n, out);
 }
 

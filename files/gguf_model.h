@@ -98,7 +98,8 @@ IntegerBlock integer_block(const GgufTensor& tensor, size_t place) {
 Dtype stored_type(const std::set<GgufType>& types);
 
 // Writes the numbers first .. first + n - 1 of a tensor, row after row, as floats: the bits that the Python package
-// `gguf` gives. `first` and n must be multiples of a block's numbers. Numbers that are not finite stay so.
+// `gguf` gives. `first` and n must be multiples of a block's numbers: std::invalid_argument if they are not, or if they
+// go past the end. Numbers that are not finite stay so.
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out);
 
 // The order of rows in attn_q.weight and attn_k.weight. Rotary positions turn pairs of channels. Hugging Face has the

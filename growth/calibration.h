@@ -186,7 +186,7 @@ inline bool from_file(const Shape& shape) {
   return shape.kind == Shape::kStatic || shape.kind == Shape::kCalibrated || shape.kind == Shape::kSequoia;
 }
 
-// Makes its template. cost: of the target's forwards, which `sequoia` needs. Throws std::runtime_error as the above.
+// Makes its template. cost: of the target's forwards, for `sequoia`. Throws std::runtime_error as the above.
 inline void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
                           const Cost* cost) {
   if (!from_file(shape)) return;
@@ -194,6 +194,7 @@ inline void prepare_shape(Shape& shape, const std::string& drafter, const std::s
     if (shape.kind == Shape::kStatic) return truncated(read_static(shape.file), shape.budget);
     const Accuracy accuracy = find_calibration(shape.file, drafter, model_dir, temperature).accuracy;
     if (shape.kind == Shape::kCalibrated) return calibrated_template(accuracy, shape.budget);
+    if (!cost) throw std::logic_error("shape sequoia knows no costs: measure them first");
     return sequoia_template(accuracy, std::min(shape.budget, cost->most()), [&](int n) { return cost->seconds(n); });
   };
   shape.plan = std::make_shared<const Template>(plan());

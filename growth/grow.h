@@ -260,6 +260,7 @@ inline int children_by_entropy(const Shape& shape, float H) {
 // Grows level by level. A node that would get more children than the budget has left gets none.
 template <class Expand>
 void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
+  if (!limits.entropy) throw std::logic_error("shape " + shape.name + " knows no entropies");
   const bool chain = shape.kind == Shape::kEntropyStop || shape.kind == Shape::kEntropyNaive;
   std::vector<int> level(1, 0), asked, wanted, count;
   std::vector<Candidate> candidates;  // (asked, width)
@@ -295,10 +296,11 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
 
 // Grows the tree of one forward from the growth's root. expand(nodes, n, width, candidates, count) asks the drafter for
 // the `width` best candidates of n nodes: those of node k, count[k] <= width, go to candidates[k * width ...], best
-// first. A fixed shape has its template, and the limits have what their shape needs.
+// first.
 template <class Expand>
 void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& expand) {
   if (shape.fixed()) {
+    if (!shape.plan) throw std::logic_error("shape " + shape.name + " has no template: make it first");
     grow_template(*shape.plan, limits, growth, expand);
   } else if (shape.by_entropy()) {
     grow_by_entropy(shape, limits, growth, expand);

@@ -371,6 +371,8 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "a b c"; }), "is not two tokens"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "Q Z"; }), "names \"QZ\", which is no token"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = p.merges[2]; }), "is there twice"));
+  CHECK(holds(wrong([](BpeParts& p) { p.begin = 1001; }), "the id 1001 of a special token is not below 1001"));
+  CHECK(holds(wrong([](BpeParts& p) { p.begin = -2; }), "the id -2"));
   CHECK(wrong([](BpeParts& p) { p.pre = "falcon"; }) ==
         "the pre-split \"falcon\" is not known: model.gguf: give a model whose pre-split is one of smollm, gpt-2, "
         "qwen2, llama-bpe, llama3, llama-v3, default");

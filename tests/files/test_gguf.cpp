@@ -408,6 +408,11 @@ TEST_CASE("gguf: blocks become floats as the format says") {
   dequantize(q, 64, 0, part);
   dequantize(file.tensor("f16"), 1, 2, part);
   CHECK(part[0] == -0.25f);
+  const std::pair<size_t, size_t> wrong[] = {{16, 32}, {0, 16}, {64, 32}, {96, 0}, {32, ~size_t(31)}};
+  for (const auto& [first, n] : wrong) {
+    const size_t begin = first, count = n;
+    CHECK(holds(message_of([&] { dequantize(q, begin, count, part); }), "no whole blocks"));
+  }
 }
 
 TEST_CASE("gguf: all 65,536 halves") {

@@ -535,6 +535,7 @@ TEST_CASE("grow: fixed shapes: what the drafter lacks is left out, and what hang
   });
   CHECK(growth.token == Ints{0, 0, 1, 20, 21});
   CHECK(growth.parent == Ints{-1, 0, 0, 2, 2});
+  CHECK_THROWS_AS(grow(parse_shape("static:x", 64), {9}, growth, PathDrafter{growth, 1}), std::logic_error);
 }
 
 TEST_CASE("grow: best-first: the N likeliest nodes of all that there are") {
