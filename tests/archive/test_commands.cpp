@@ -148,7 +148,8 @@ TEST_CASE("archive: verify finds its model's text, and each token, setting and w
                                                               {"prompt", "the foy"},
                                                               {"frequency_penalty", 1},
                                                               {"dtype", "q4"}}) {
-    CAPTURE(key);
+    const std::string its_key = key;
+    CAPTURE(its_key);
     Json wrong = right;
     wrong[key] = value;
     found(wrong, "it is not this model's text, or not by these settings");
