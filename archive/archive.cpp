@@ -4,6 +4,7 @@
 #include <set>
 
 #include "files/model_path.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -67,10 +68,7 @@ std::array<uint64_t, 4> digest_of(const std::string& text) {
 }
 
 std::string hash_of_model(const std::string& model) {
-  if (is_gguf(model)) {
-    const GgufFile file = read_gguf(model);
-    return hash_of({std::string_view(reinterpret_cast<const char*>(file.bytes.get()), file.size)});
-  }
+  if (is_gguf(model)) return weights_hash(model);
   std::string all = read_regular(model + "/config.json") + tokenizer_hash(model);
   std::set<std::string> parts;  // the weights, in one file or in several
   for (const auto& entry : std::filesystem::directory_iterator(model))

@@ -66,9 +66,8 @@ class BlockWriter {
   // begin: the token that begins every text; -1: none.
   BlockWriter(const Tokenizer& tokenizer, int vocab, int begin, std::string_view text);
 
-  const std::vector<int>& tokens() const {
-    return tokens_;
-  }                                    // all, `begin` first; none where there are raw bytes alone
+  // All, `begin` first; none where there are raw bytes alone.
+  const std::vector<int>& tokens() const { return tokens_; }
   size_t raw() const { return raw_; }  // bytes that no token says
   int pick(const float* logits);       // the next token, which is coded by the logits (V)
   std::string finish();                // call it once, when all tokens have been picked

@@ -134,7 +134,7 @@ bool code(Packing& p, Engine& engine, const std::string& text, Archive& archive)
   return true;
 }
 
-// Takes settings into the archive's head, or from it.
+// Into the archive's head.
 void copy_word(const std::string& word, char (&field)[4]) {
   memcpy(field, word.data(), std::min(word.size(), size_t(4)));
 }

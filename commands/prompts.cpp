@@ -151,9 +151,8 @@ std::string line_head(size_t index, const std::string& hash) {
 }
 
 std::string name_of(const std::string& model) {
-  if (!is_gguf(model)) return model_hash(model).empty() ? model : model_hash(model);
-  const GgufFile file = read_gguf(model);
-  return hash_of({std::string_view(reinterpret_cast<const char*>(file.bytes.get()), file.size)});
+  const std::string hash = weights_hash(model);
+  return hash.empty() ? model : hash;
 }
 
 namespace {

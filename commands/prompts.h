@@ -28,6 +28,9 @@ struct Generation {
   bool stream = false;
 };
 
+// What a rule other than match makes of the texts, in one line; "" for match.
+std::string promise_text(const Method& method);
+
 // The texts of --prompts, into --out. Returns the exit status. Throws std::runtime_error.
 int generate_prompts(Generation& g);
 
@@ -58,10 +61,5 @@ struct Interrupted {};
 // tokens: those that were generated; text: what standard output got; why: it ended.
 std::string transcript_json(const Generation& g, const Engine& engine, const std::string& prompt, const Tokens& tokens,
                             const std::string& text, const std::string& why);
-
-// ---------------------------------------------------------------------------------------------------------------
-
-// What a rule other than match makes of the texts, in one line; "" for match.
-std::string promise_text(const Method& method);
 
 }  // namespace nanospec

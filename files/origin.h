@@ -5,6 +5,7 @@
 // A file without these metadata is used without a note.
 #pragma once
 
+#include "files/gguf.h"
 #include "files/safetensors.h"
 
 namespace nanospec {
@@ -34,6 +35,13 @@ inline Metadata model_metadata(const std::string& dir) {
 inline std::string model_hash(const std::string& dir) {
   const std::string hash = said_by(model_metadata(dir), "hash"), path = dir + "/model.safetensors";
   return !hash.empty() || !std::filesystem::exists(path) ? hash : hash_of(read_regular(path));
+}
+
+// The same of a folder; of a GGUF file the hash of all of it. Throws std::runtime_error where that cannot be read.
+inline std::string weights_hash(const std::string& model) {
+  if (!is_gguf(model)) return model_hash(model);
+  const GgufFile file = read_gguf(model);
+  return hash_of({std::string_view(reinterpret_cast<const char*>(file.bytes.get()), file.size)});
 }
 
 // "text, NAME": of either part what is known.

@@ -227,12 +227,13 @@ int experiments_command(int argc, char** argv) {
   Sections sections = chosen(all, only);
   check_options(lab.options);
   if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
-  const auto in_lab = [](const Section& one) { return std::string("seeds") != one.name; };
-  if (std::none_of(sections.begin(), sections.end(), in_lab)) {
-    lab.run(sections, minutes > 0 ? 60 * double(minutes) / sections[0].seconds : 1);
+  const auto run = [&](double seconds) {
+    lab.run(sections, minutes > 0 ? 60 * double(minutes) / seconds : 1);
     lab.conclude();
     return interrupted() ? kInterruptedStatus : 0;
-  }
+  };
+  const auto in_lab = [](const Section& one) { return std::string("seeds") != one.name; };
+  if (std::none_of(sections.begin(), sections.end(), in_lab)) return run(sections[0].seconds);
   if (is_gguf(lab.options.settings.model))
     refuse_usage("of a model in a GGUF file there is one experiment: --model: add --only seeds");
   choose_models(lab, given);
@@ -265,9 +266,7 @@ int experiments_command(int argc, char** argv) {
     choose_drafter(lab);
   };
   sections.insert(sections.begin(), {"models", begin, 0, "what is there"});
-  lab.run(sections, minutes > 0 ? 60 * double(minutes) / seconds : 1);
-  lab.conclude();
-  return interrupted() ? kInterruptedStatus : 0;
+  return run(seconds);
 }
 
 }  // namespace nanospec

@@ -76,13 +76,6 @@ struct Lessons {
   }
 };
 
-// The hash of a model's weights as its file has them.
-inline std::string weights_hash(const std::string& model) {
-  if (!is_gguf(model)) return model_hash(model);
-  const GgufFile file = read_gguf(model);
-  return hash_of(Pieces{{reinterpret_cast<const char*>(file.bytes.get()), file.size}});
-}
-
 // Records passages in their order. A text is run when its first passage is asked for.
 class PassageRecorder {
  public:

@@ -4,6 +4,7 @@
 
 #include "files/model_drafters.h"
 #include "tests/error_of.h"
+#include "tests/gradient.h"
 #include "tests/mock.h"
 #include "tests/parallel_world.h"
 #include "tests/random.h"
@@ -121,27 +122,7 @@ TEST_CASE("hydra: gradients against differences of the loss, in double") {
     HydraTrainer<double> trainer(sizes, every_third_class(V, 4), embeddings_of(table, 6), 3, 5, pool);
     std::vector<double> weights(trainer.size);
     chance.fill(weights.data(), weights.size(), 0.7);
-    trainer.set_weights(weights.data());
-    trainer.loss_and_gradient(batch);
-    const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.size);
-    const auto loss_at = [&](size_t i, double h) {
-      std::vector<double> moved = weights;
-      moved[i] += h;
-      trainer.set_weights(moved.data());
-      return trainer.loss(batch);
-    };
-    for (const TensorSpec& spec : trainer.table) {
-      CAPTURE(spec.name);
-      double wrong = 0, norm = 0;
-      for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
-        const double h = 1e-3;
-        const double slope =
-            (8 * (loss_at(i, h) - loss_at(i, -h)) - (loss_at(i, 2 * h) - loss_at(i, -2 * h))) / (12 * h);
-        wrong += std::pow(slope - gradient[i], 2), norm += slope * slope;
-      }
-      CHECK(norm > 0);
-      CHECK(std::sqrt(wrong) < 1e-8 * std::sqrt(norm));
-    }
+    check_gradient(trainer, weights, batch);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/error_of.h"
+#include "tests/gradient.h"
 #include "tests/mock.h"
 #include "tests/world.h"
 #include "training/train_medusa.h"
@@ -145,27 +146,7 @@ TEST_CASE("medusa: gradients against differences of the loss, in double") {
       chance.fill(wte.data(), wte.size()), chance.fill(weights.data(), weights.size(), 0.7);
       Pool pool(1);
       MedusaTrainer<double> trainer(sizes, wte.data(), distribution, 5, pool);
-      trainer.set_weights(weights.data());
-      trainer.loss_and_gradient(batch);
-      const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
-      const auto loss_at = [&](size_t i, double h) {
-        std::vector<double> moved = weights;
-        moved[i] += h;
-        trainer.set_weights(moved.data());
-        return trainer.loss(batch);
-      };
-      for (const TensorSpec& spec : medusa_table(sizes)) {
-        CAPTURE(spec.name);
-        double wrong = 0, norm = 0;
-        for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
-          const double h = 1e-3;
-          const double slope =
-              (8 * (loss_at(i, h) - loss_at(i, -h)) - (loss_at(i, 2 * h) - loss_at(i, -2 * h))) / (12 * h);
-          wrong += std::pow(slope - gradient[i], 2), norm += slope * slope;
-        }
-        CHECK(norm > 0);
-        CHECK(std::sqrt(wrong) < 1e-8 * std::sqrt(norm));
-      }
+      check_gradient(trainer, weights, batch);
     }
 }
 
