@@ -72,6 +72,7 @@ struct Chapter {
 };
 Chapter chapter1();
 Chapter chapter2();
+Chapter chapter3();
 Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
