@@ -76,6 +76,7 @@ Chapter chapter3();
 Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
+Chapter chapter7();
 Chapter chapter10();
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "course/guesses7.h"
 #include "course/regions.h"
 #include "draft.h"
 #include "files/io.h"
+#include "growth/likeliest.h"
 #include "kernels.cuh"
 #include "rules/verify.h"
 #include "tests/folder.h"
@@ -131,7 +133,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 10};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 10};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -183,7 +185,7 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h", "draft.h", "kernels.cuh", "rules/verify.h"};
+const std::vector<std::string> kHandIn = {"tree.h", "draft.h", "kernels.cuh", "rules/verify.h", "growth/likeliest.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -311,6 +313,7 @@ JUDGED("5.1")
 JUDGED("5.2")
 JUDGED("6.1")
 JUDGED("6.2")
+JUDGED("7.1")
 JUDGED("10.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
@@ -485,7 +488,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 13");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 10") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 10") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -583,7 +586,7 @@ TEST_CASE("course: the worked example of chapter 3 is what the engine computes")
   REQUIRE(top_candidates(Solo{}, table.data(), nullptr, 4, {&sampling, nullptr, 0, false}, 2, best, scores.data()) ==
           2);
   char two[100];
-  snprintf(two, sizeof two, "token  %6d %6d\nchance     %.4f %.4f\n", best[0].token, best[1].token,
+  snprintf(two, sizeof two, "token %6d %6d\nchance     %.4f %.4f\n", best[0].token, best[1].token,
            double(best[0].chance), double(best[1].chance));
   INFO(two);
   CHECK(page_has(3, two));
@@ -641,6 +644,37 @@ TEST_CASE("course: the worked examples of chapters 5 and 6 are what the engine c
                             "\n";
   INFO(lines);
   CHECK(page_has(6, lines));
+}
+
+TEST_CASE("course: the worked example of chapter 7 is what the engine computes") {
+  std::string lines;
+  for (int token = 0; token < 4; token++) {
+    lines += "after " + std::to_string(token) + ":";
+    for (const course::Guess& one : course::guesses(0, token, 8, course::kPage)) {
+      char text[32];
+      snprintf(text, sizeof text, "  %d (%.2f)", one.token, double(one.chance));
+      lines += text;
+    }
+    lines += "\n";
+  }
+  CHECK_MESSAGE(page_has(7, lines), lines);
+  Growth growth;
+  growth.start(0);
+  std::vector<int> asked, nodes;
+  grow_likeliest(6, 64, growth, [&](int node, Candidate* candidates) {
+    asked.push_back(node);
+    const auto found = course::guesses(0, growth.token[size_t(node)], 8, course::kPage);
+    for (size_t i = 0; i < found.size(); i++) candidates[i] = {found[i].token, found[i].chance};
+    return int(found.size());
+  });
+  const auto row = [](std::string name, const auto& numbers, const char* form) {
+    return fixed(name, {numbers.begin(), numbers.end()}, form);
+  };
+  for (int node = 0; node < growth.size(); node++) nodes.push_back(node);
+  lines = row("node   ", nodes, "%6.0f") + row("token  ", growth.token, "%6.0f") +
+          row("parent ", growth.parent, "%6.0f") + row("reach  ", growth.reach, "%6.3f") +
+          row("asked  ", asked, "%6.0f");
+  CHECK_MESSAGE(page_has(7, lines), lines);
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
