@@ -551,7 +551,7 @@ __global__ void plain_attention(Attention<float, S> s) {
   const int keys = past + row - first + 1;  // those of the past, then those of the root's rows up to this one
   const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
   float* out = s.out + size_t(row) * s.out_row + head * D;
-  // course 10.1
+  // course 10.3
   // Two loops over the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in
   // order of position. Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
   struct Memory {          // __shared__
@@ -600,11 +600,11 @@ void attention_plain(const Attention<float, S>& s) {
 // Budget: 40 registers, 0 bytes shared. Loads: 1.
 template <class S>
 __global__ void plain_gather(KeepRows<S> s) {
-  // course 6
-  // A thread for each column of keys or values.
   const int head = blockIdx.y, first = s.kept[0], count = s.kept[1], D = s.head_size;
   const int* const rows = s.kept + 2;
   const KeyValues<S> cache = s.cache(blockIdx.x);
+  // course 10.1
+  // A thread for each column of keys or values.
   for (int column = threadIdx.x; column < 2 * D; column += blockDim.x)
     for (int i = 0; i < count; i++) {
       if (column < D) *cache.key(head, first + i, column) = *cache.key(head, first + rows[i], column);

@@ -1,4 +1,4 @@
-// course/chapter10.cpp: the student's CUDA kernel on the emulated GPU, for the grader and for a table.
+// course/chapter10.cpp: the student's CUDA kernels on the emulated GPU, for the grader and for a table.
 //
 // The Makefile puts tests/cuda/emulator.h in front, and has the compiler report each access (course/accesses.h).
 #include <cmath>
@@ -8,14 +8,34 @@
 #include "course/parents.h"
 #include "course/student.h"
 
-#include "kernels.cuh"
+#include "course/warps.cuh"
 
 using namespace nanospec;
 
 namespace course {
 namespace {
 
-// One launch of the kernel. What nobody may read is NaN.
+// Runs the kernel in this order of threads; counts what it does to these arrays and to shared memory.
+template <class F>
+Counted watched(int order, const std::vector<Watched>& global, F kernel) {
+  emulator::order = emulator::Order(order);
+  emulator::block.barriers = emulator::block.warp_meetings = 0;
+  watch_accesses(global);
+  try {
+    kernel();
+    emulator::wait();
+  } catch (...) {
+    watched_accesses();
+    throw;
+  }
+  return {watched_accesses(), emulator::block.warp_meetings, emulator::block.barriers};
+}
+template <class T>
+Watched whole(const std::vector<T>& list) {
+  return {list.data(), list.size() * sizeof(T)};
+}
+
+// One launch of attention. What nobody may read is NaN.
 struct Launch {
   int H, KV, D, slots, rows;
   std::vector<int> end, depth, root, first_row, first_slot, past;
@@ -49,27 +69,67 @@ struct Launch {
     const Attention<float> s{
         forest, H, KV, D, qkv.data(), (H + 2 * KV) * D, {k.data(), v.data(), slots, D}, out.data(), H * D, nullptr, {}};
     std::vector<Watched> global;
-    for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past})
-      global.push_back({list->data(), list->size() * sizeof(int)});
-    for (const auto* list : {&qkv, &out, &k, &v}) global.push_back({list->data(), list->size() * sizeof(float)});
-    emulator::order = emulator::Order(order);
-    emulator::block.barriers = emulator::block.warp_meetings = 0;
-    watch_accesses(global);
-    try {
-      attention_plain(s);
-      emulator::wait();
-    } catch (...) {
-      watched_accesses();
-      throw;
-    }
-    return {watched_accesses(), emulator::block.warp_meetings, emulator::block.barriers};
+    for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) global.push_back(whole(*list));
+    for (const auto* list : {&qkv, &out, &k, &v}) global.push_back(whole(*list));
+    return watched(order, global, [&] { attention_plain(s); });
   }
 };
 
+// The gather: order, layers, heads, D, slots, what is kept, then keys and values (layers, heads, slots, D) -> both
+// behind it, and counts.
+Message gathered(Message& question) {
+  const auto [order, layers, heads, D, slots] = question.get<std::array<int, 5>>();
+  const auto kept = question.list<int>();
+  std::vector<float> numbers[2];
+  for (auto& list : numbers) list = question.list<float>();
+  const size_t k_layer = heads * KeyValues<float>::key_numbers(slots, D);
+  const size_t v_layer = heads * KeyValues<float>::value_numbers(slots, D);
+  std::vector<float> k(layers * k_layer, NAN), v(layers * v_layer, NAN);
+  const KeepRows<float> s{k.data(), v.data(), k_layer, v_layer, heads, slots, D, kept.data()};
+  const auto each = [&](auto f) {  // f(number of a key, of a value, where they lie)
+    size_t i = 0;
+    for (int layer = 0; layer < int(k.size() / k_layer); layer++)
+      for (int head = 0; head < s.n_kv_head; head++)
+        for (int slot = 0; slot < s.slots; slot++)
+          for (int d = 0; d < s.head_size; d++, i++)
+            f(numbers[0][i], numbers[1][i], s.cache(layer).key(head, slot, d), s.cache(layer).value(head, slot, d));
+  };
+  each([](float& key, float& value, float* its_key, float* its_value) {
+    *its_key = key;
+    *its_value = value;
+  });
+  const int all = layers;
+  const Counted counted = watched(order, {whole(kept), whole(k), whole(v)}, [&] { gather_plain(s, all); });
+  each([](float& key, float& value, float* its_key, float* its_value) {
+    key = *its_key;
+    value = *its_value;
+  });
+  return Message().put(numbers[0]).put(numbers[1]).put(counted);
+}
+
+// The norm: order, rows, C, epsilon, x (rows, C), weight -> y (rows, C), counts. Behind each row stand some NaNs.
+Message normed(Message& question) {
+  const auto [order, rows, C] = question.get<std::array<int, 3>>();
+  const float epsilon = question.get<float>();
+  const auto given = question.list<float>(), weight = question.list<float>();
+  const int x_row = C + 5, y_row = C + 3;
+  std::vector<float> x(size_t(rows) * x_row, NAN), y(size_t(rows) * y_row, NAN), out;
+  for (int row = 0; row < rows; row++) std::copy_n(&given[size_t(row) * C], C, &x[size_t(row) * x_row]);
+  const Norm<float> s{x.data(), x_row, C, weight.data(), nullptr, y.data(), y_row, nullptr, nullptr, false, epsilon};
+  const int all = rows;
+  const Counted counted = watched(order, {whole(x), whole(y), whole(weight)}, [&] { norm_by_warps(s, all); });
+  for (int row = 0; row < rows; row++) out.insert(out.end(), &y[size_t(row) * y_row], &y[size_t(row) * y_row] + C);
+  return Message().put(out).put(counted);
+}
+
 }  // namespace
 
-// order, the launch -> out, counts
+// The kernel's region (1 gather, 2 norm, 3 attention), then what it works on; of attention: order, the launch -> out,
+// counts.
 Message answer(Message& question) {
+  const int region = question.get<int>();
+  if (region == 1) return gathered(question);
+  if (region == 2) return normed(question);
   const int order = question.get<int>();
   Launch launch(question);
   const Counted counted = launch.run(order);

@@ -1,5 +1,5 @@
-// course/checks10.cpp: the grader's checks of chapter 10: the kernel's bits in three orders of threads, and what it
-// does to reach them.
+// course/checks10.cpp: the grader's checks of chapter 10: the kernels' bits in three orders of threads, and what
+// attention does to reach them.
 #include <limits>
 
 #include "course/accesses.h"
@@ -49,13 +49,58 @@ struct Launch {
   }
   Message question(int order) const {
     Message message;
-    message.put(order).put(sizes);
+    message.put(3).put(order).put(sizes);
     for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) message.put(*list);
     return message.put(qkv).put(keys).put(values);
   }
 };
 
 constexpr const char* kOrders[] = {"the lowest thread first", "the highest thread first", "any thread first"};
+
+// What stands in each slot after a gather.
+void gathers(Examiner& judge, int layers, int heads, int D, const std::vector<int>& rows, int order) {
+  const int first = judge.between(5, 25), slots = 64;
+  std::vector<int> kept = {first, int(rows.size())};
+  kept.insert(kept.end(), rows.begin(), rows.end());
+  const size_t n = size_t(layers) * heads * slots * D;
+  const std::vector<float> before[2] = {judge.numbers(n), judge.numbers(n)};
+  Message question;
+  question.put(1).put(std::array<int, 5>{order, layers, heads, D, slots}).put(kept).put(before[0]).put(before[1]);
+  Message answer = judge.student.ask(question);
+  for (int kind = 0; kind < 2; kind++) {
+    const auto got = answer.list<float>();
+    auto right = before[kind];
+    std::vector<std::string> from(slots, "what it held");
+    for (size_t i = 0; i < rows.size(); i++) {
+      from[first + i] = line_of("what slot ", first + rows[i], " held");
+      for (size_t head = 0; head < size_t(layers) * heads; head++)
+        std::copy_n(&before[kind][(head * slots + first + rows[i]) * D], D, &right[(head * slots + first + i) * D]);
+    }
+    same_bits(got, right, [&](int i) {
+      const int slot = i / D % slots;
+      return line_of("gather, ", kOrders[order], ": first ", first, ", rows ", rows, ": layer ", i / D / slots / heads,
+                     ", head ", i / D / slots % heads, ", slot ", slot, " should hold ", from[slot], ": channel ",
+                     i % D, kind == 0 ? " of its key" : " of its value");
+    });
+  }
+}
+
+void norms(Examiner& judge, int rows, int C, float epsilon, int order) {
+  Message question;
+  question.put(2).put(std::array<int, 3>{order, rows, C}).put(epsilon);
+  question.put(judge.numbers(size_t(rows) * C, 2)).put(judge.numbers(C, 2));
+  Message answer = judge.student.ask(question), reference = judge.reference.ask(question);
+  const auto got = answer.list<float>(), right = reference.list<float>();
+  same_bits(got, right, [&](int i) {
+    return line_of("norm, ", kOrders[order], ": rows of ", C, ", epsilon ", epsilon, ": y of row ", i / C, ", channel ",
+                   i % C);
+  });
+  const auto of_student = answer.get<Counted>(), of_reference = reference.get<Counted>();
+  if (of_student.races > 0) not_passed("norm: a race in shared memory: no __syncwarp stands between two lanes");
+  if (of_student.meetings + of_student.barriers > 2 * of_reference.meetings)
+    not_passed("norm: ", int(of_student.meetings + of_student.barriers), " synchronizations of ", rows,
+               " warps: twice as many as the engine's are ", int(2 * of_reference.meetings));
+}
 
 void same_as_reference(Examiner& judge, const Launch& launch, bool all_orders) {
   const auto right = judge.reference.ask(launch.question(0)).list<float>();
@@ -91,9 +136,23 @@ void within(const char* what, long got, double budget) {
 Chapter chapter10() {
   return {10,
           "a tree attention kernel in CUDA",
-          {{"one row, no past", 1,
+          {{"10.1: the gather, in three orders of threads", 1,
+            [](Examiner& judge) {
+              for (int order = 0; order < 3; order++) {
+                gathers(judge, 2, 3, 40, {0, 2, 3, 7, 11}, order);
+                gathers(judge, 1, 1, 100, {1, 2, 3, 4, 5, 6, 20}, order);
+              }
+              gathers(judge, 1, 2, 8, {}, 0);
+            }},
+           {"10.2: a row's norm, in three orders of threads", 1,
+            [](Examiner& judge) {
+              norms(judge, 1, 32, 0.25f, 0);
+              norms(judge, 1, 7, 0.0078125f, 0);
+              for (int order = 0; order < 3; order++) norms(judge, 30, 333, 0.0078125f, order);
+            }},
+           {"one row, no past", 1,
             [](Examiner& judge) { same_as_reference(judge, Launch(judge, 1, 1, 8, {0}, 1), false); }},
-           {"the bits of the stated order", 3,
+           {"the bits of the stated order", 2,
             [](Examiner& judge) {
               same_as_reference(judge, Launch(judge, 2, 2, 16, {40}, 9), false);
               same_as_reference(judge, Launch(judge, 2, 1, 40, {33, 0, 100}, 15), false);
@@ -112,7 +171,7 @@ Chapter chapter10() {
               const auto [got, right] = counted(judge);
               within("synchronizations of warps and blocks", got.meetings + got.barriers, 5.0 * double(right.meetings));
             }},
-           {"global memory: sectors", 2,
+           {"global memory: sectors", 1,
             [](Examiner& judge) {
               const auto [got, right] = counted(judge);
               within("sectors of global memory read", got.reads, 1.25 * double(right.reads));

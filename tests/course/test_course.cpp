@@ -180,9 +180,9 @@ std::string why(const nlohmann::json& results, int chapter) {
 }
 const std::string kWithReference = "--seed 7 --reference " + kReference + " --hide " + fs::absolute(".").string();
 
-// What a student hands in: the starter's three files, with these bodies between the marks; of `bodies` those of the
+// What a student hands in: the starter's four files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h", "kernels.cuh", "rules/verify.h"};
+const std::vector<std::string> kHandIn = {"tree.h", "kernels.cuh", "rules/verify.h", "course/warps.cuh"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -249,8 +249,8 @@ void passes(const std::string& way, bool folders) {
   CHECK(results["score"] == 60);
   for (int chapter : kChapters) CHECK(why(results, chapter) == "");
 }
-TEST_CASE("course: three files with right answers have all points, by recorded answers") { passes("", true); }
-TEST_CASE("course: three files with right answers have all points, by a new seed") { passes(kWithReference, false); }
+TEST_CASE("course: the files with right answers have all points, by recorded answers") { passes("", true); }
+TEST_CASE("course: the files with right answers have all points, by a new seed") { passes(kWithReference, false); }
 
 TEST_CASE("course: the starter compiles, and every chapter says that it is not written yet") {
   make_starter();
@@ -309,14 +309,16 @@ JUDGED("5.2")
 JUDGED("6.1")
 JUDGED("6.2")
 JUDGED("10.1")
+JUDGED("10.2")
+JUDGED("10.3")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
   for (const std::string& file : kHandIn)
     for (const course::Region& region : course::regions_of(read_file(file)))
       regions += course::is_written(region) && (file != "kernels.cuh" || region.number != "5.2");  // it stands twice
   for (const auto& entry : fs::directory_iterator("course/teacher/solutions")) files += entry.is_regular_file();
-  CHECK(regions == 8);
-  CHECK(files == 8);
+  CHECK(regions == 10);
+  CHECK(files == 10);
 }
 
 // The engine's bodies, one of them with `to` in place of `from`.
@@ -423,7 +425,7 @@ TEST_CASE("course: code opens no file, not even in place of another") {
 TEST_CASE("course: processes that code starts end with it") {
   make_starter();
   const Folder folder;
-  hand_in(folder.path, changed("10.1", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
+  hand_in(folder.path, changed("10.3", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
   graded(folder.path, "10", kWithReference + " --seconds 1");
   const std::string program = fs::absolute(kStarter + "/build/chapter10").string();
   const auto living = [&] {
@@ -618,6 +620,23 @@ TEST_CASE("course: the worked examples of chapters 5 and 6 are what the engine c
                             "\n";
   INFO(lines);
   CHECK(page_has(6, lines));
+}
+
+TEST_CASE("course: the ballot of chapter 10 is that of the tree's mask") {
+  const Tree tree = tree_of_the_pages();
+  std::string lanes = "lane         ", sees = "row 4 sees it", before = "before it    ";
+  unsigned ballot = 0;
+  for (int j = 0; j < tree.size(); j++) {
+    const auto number = [](int n) { return (n < 10 ? " " : "") + std::to_string(n) + " "; };
+    lanes += number(j);
+    sees += number(tree.sees(4, j));
+    before += number(__builtin_popcount(ballot));
+    ballot |= unsigned(tree.sees(4, j)) << j;
+  }
+  const auto line = [](const std::string& text) { return text.substr(0, text.size() - 1) + "\n"; };
+  sees += "  the ballot is " + std::to_string(ballot) + " ";
+  INFO(lanes << "\n" << sees << "\n" << before);
+  CHECK(page_has(10, line(lanes) + line(sees) + line(before)));
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
