@@ -238,6 +238,7 @@ struct Norm {
   HD void operator()(const G& g, int row) const {
     const T* a = x + size_t(row) * x_row;
     T* out = y + size_t(row) * y_row;
+    // course 1.2
     const T m = center ? g.template sum<T>(channels, [=](int c) { return a[c]; }) / T(channels) : T(0);
     const T v = g.template sum<T>(channels, [=](int c) { return (a[c] - m) * (a[c] - m); }) / T(channels);
     const T r = T(1) / square_root(v + epsilon);
@@ -249,6 +250,7 @@ struct Norm {
       if (mean) mean[row] = m;
       if (rstd) rstd[row] = r;
     });
+    // end
   }
 };
 
@@ -278,8 +280,6 @@ struct HeadNorm {
     its(g, 0);
   }
 };
-
-// Column operations.
 
 template <class T>
 struct AddBias {
@@ -383,11 +383,13 @@ struct Rope {
     const T* angle = table + size_t(forest.position(row)) * half * 2;  // as (cosine, sine)
     T* x = qkv + size_t(row) * qkv_row + item % heads * head_size;
     const T sign = back ? T(-1) : T(1);
+    // course 1.3
     g.each(half, [=](int d) {
       const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
       x[d] = a * c - b * s;
       x[d + half] = a * s + b * c;
     });
+    // end
   }
 };
 
@@ -524,8 +526,7 @@ struct KeepRows {
     const int* const rows = kept + 2;
     const KeyValues<S> to = cache(item / n_kv_head);
     // course 6.2
-    // A lane copies its own columns row after row, and so never reads a slot that it has already overwritten. In
-    // parallel over rows this would be a race.
+    // A lane copies its own columns row after row: so it never reads a slot that it has overwritten.
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
         *to.key(head, first + i, d) = *to.key(head, first + rows[i], d);

@@ -76,6 +76,7 @@ Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
 Chapter chapter10();
+Chapter chapter11();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Words for what is wrong
