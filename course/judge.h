@@ -78,6 +78,7 @@ Chapter chapter5();
 Chapter chapter6();
 Chapter chapter7();
 Chapter chapter10();
+Chapter chapter11();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Words for what is wrong

@@ -133,7 +133,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 10};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 10, 11};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -185,7 +185,8 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h", "draft.h", "kernels.cuh", "rules/verify.h", "growth/likeliest.h"};
+const std::vector<std::string> kHandIn = {
+    "tree.h", "draft.h", "kernels.cuh", "rules/verify.h", "growth/likeliest.h", "course/warps.cuh"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -252,8 +253,8 @@ void passes(const std::string& way, bool folders) {
   CHECK(results["score"] == 10 * int(kChapters.size()));
   for (int chapter : kChapters) CHECK(why(results, chapter) == "");
 }
-TEST_CASE("course: right answers have all points, by recorded answers") { passes("", true); }
-TEST_CASE("course: right answers have all points, by a new seed") { passes(kWithReference, false); }
+TEST_CASE("course: the files with right answers have all points, by recorded answers") { passes("", true); }
+TEST_CASE("course: the files with right answers have all points, by a new seed") { passes(kWithReference, false); }
 
 TEST_CASE("course: the starter compiles, and every chapter says that it is not written yet") {
   make_starter();
@@ -305,6 +306,8 @@ void judged(const std::string& region, const std::string& kind_asked, size_t of)
   TEST_CASE("course: wrong solutions of " region " are found") { judged(region, "wrong", 5); } \
   TEST_CASE("course: right solutions of " region " have all points") { judged(region, "right", 2); }
 JUDGED("1.1")
+JUDGED("1.2")
+JUDGED("1.3")
 JUDGED("2.1")
 JUDGED("3.1")
 JUDGED("3.2")
@@ -315,6 +318,9 @@ JUDGED("6.1")
 JUDGED("6.2")
 JUDGED("7.1")
 JUDGED("10.1")
+JUDGED("10.2")
+JUDGED("10.3")
+JUDGED("11.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
   for (const std::string& file : kHandIn)
@@ -428,7 +434,7 @@ TEST_CASE("course: code opens no file, not even in place of another") {
 TEST_CASE("course: processes that code starts end with it") {
   make_starter();
   const Folder folder;
-  hand_in(folder.path, changed("10.1", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
+  hand_in(folder.path, changed("10.3", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
   graded(folder.path, "10", kWithReference + " --seconds 1");
   const std::string program = fs::absolute(kStarter + "/build/chapter10").string();
   const auto living = [&] {
@@ -488,7 +494,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 13");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 10") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 10 11") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -550,6 +556,32 @@ TEST_CASE("course: the worked examples of chapter 1 are what the engine computes
            double(out[0]), double(out[1]), double(out[2]), double(out[3]), double(out[4]), double(out[5]));
   INFO(text);
   CHECK(page_has(1, text));
+}
+
+TEST_CASE("course: the norms and the rotation of chapter 1 are what the engine computes") {
+  const float x[] = {1, 7}, angles[] = {0, 1, -1, 0};
+  float rms[2], layer[2], head[] = {3, 1, 4, 0};
+  Norm<float>{x, 2, 2, nullptr, nullptr, rms, 2, nullptr, nullptr, false, 0}(Solo{}, 0);
+  Norm<float>{x, 2, 2, nullptr, nullptr, layer, 2, nullptr, nullptr, true, 0}(Solo{}, 0);
+  const int zero = 0;
+  Forest forest;
+  forest.rows = forest.roots = 1;
+  forest.depth = forest.root = forest.past = &zero;
+  Rope<float>{forest, 0, head, 4, 1, 4, angles, false}(Solo{}, 0);
+  const auto line = [](const char* name, const float* from, int n) {
+    std::string text = name;
+    for (int i = 0; i < n; i++) {
+      char number[16];
+      snprintf(number, sizeof number, "%4g", double(from[i] + 0.0f));
+      text += number;
+    }
+    return text + "\n";
+  };
+  const float before[] = {3, 1, 4, 0};
+  const std::string lines = line("x         ", x, 2) + line("RMSNorm   ", rms, 2) + line("LayerNorm ", layer, 2) +
+                            line("head      ", before, 4) + line("rotated   ", head, 4);
+  INFO(lines);
+  CHECK(page_has(1, lines));
 }
 
 TEST_CASE("course: the worked example of chapter 2 is what the engine computes") {
@@ -675,6 +707,55 @@ TEST_CASE("course: the worked example of chapter 7 is what the engine computes")
           row("parent ", growth.parent, "%6.0f") + row("reach  ", growth.reach, "%6.3f") +
           row("asked  ", asked, "%6.0f");
   CHECK_MESSAGE(page_has(7, lines), lines);
+}
+
+TEST_CASE("course: the ballot of chapter 10 is that of the tree's mask") {
+  const Tree tree = tree_of_the_pages();
+  std::string lanes = "lane         ", sees = "row 4 sees it", before = "before it    ";
+  unsigned ballot = 0;
+  for (int j = 0; j < tree.size(); j++) {
+    const auto number = [](int n) { return (n < 10 ? " " : "") + std::to_string(n) + " "; };
+    lanes += number(j);
+    sees += number(tree.sees(4, j));
+    before += number(__builtin_popcount(ballot));
+    ballot |= unsigned(tree.sees(4, j)) << j;
+  }
+  const auto line = [](const std::string& text) { return text.substr(0, text.size() - 1) + "\n"; };
+  sees += "  the ballot is " + std::to_string(ballot) + " ";
+  INFO(lanes << "\n" << sees << "\n" << before);
+  CHECK(page_has(10, line(lanes) + line(sees) + line(before)));
+}
+
+TEST_CASE("course: the worked example of chapter 11 is its formula") {
+  struct Part {
+    float m = -Format<float>::kMost, l = 0, sum = 0;
+  } part, total;
+  const float scores[] = {1, 0, 2, 11};
+  std::string lines = "position  score  value       m       l       sum\n";
+  char line[100];
+  for (int position = 0; position < 4; position++) {
+    const float score = scores[position], value = float(position + 1);
+    if (score > part.m + 8) {
+      const float c = exp(part.m - score);
+      part = {score, part.l * c, part.sum * c};
+    }
+    const float weight = exp(score - part.m);
+    part.l += weight;
+    part.sum = fused(weight, value, part.sum);
+    snprintf(line, sizeof line, "%d %13.0f %6.0f %7.0f %7.4f %9.4f\n", position, double(score), double(value),
+             double(part.m), double(part.l), double(part.sum));
+    lines += line;
+    if (position % 2 == 0) continue;
+    const float top = larger(total.m, part.m), a = exp(total.m - top), b = exp(part.m - top);
+    total = {top, fused(part.l, b, total.l * a), fused(part.sum, b, total.sum * a)};
+    part = {};
+    snprintf(line, sizeof line, "join %25.0f %7.4f %9.4f\n", double(total.m), double(total.l), double(total.sum));
+    lines += line;
+  }
+  snprintf(line, sizeof line, "out %.4f\n", double(total.sum / total.l));
+  lines += line;
+  INFO(lines);
+  CHECK(page_has(11, lines));
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
