@@ -75,6 +75,7 @@ Chapter chapter2();
 Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
+Chapter chapter8();
 Chapter chapter10();
 
 // ---------------------------------------------------------------------------------------------------------------
