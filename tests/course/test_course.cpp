@@ -109,6 +109,13 @@ TEST_CASE("course: what a student writes stays within its function, and asks not
   for (const auto& region : bad) CHECK_MESSAGE(course::refusal(region.first) == region.second, region.first);
 }
 
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path().string());
+  return files;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The starter
 
@@ -193,13 +200,7 @@ void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   }
 }
 
-std::map<std::string, std::string> files_of(const std::string& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path().string());
-  return files;
-}
-
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 std::string trimmed(const std::string& line) {
   const size_t first = line.find_first_not_of(' ');
   return first == std::string::npos ? "" : line.substr(first);
@@ -319,6 +320,46 @@ TEST_CASE("course: every region has solutions") {
   CHECK(files == 8);
 }
 
+TEST_CASE("course: a class is graded: one student's failure stops no other, and what a person gave stays") {
+  make_starter();
+  const Folder folder;
+  hand_in(folder.file("class/anna"));
+  fs::create_directories(folder.file("class/ben b."));
+  REQUIRE(run("cd " + folder.file("class") + " && tar -czf cy.tar.gz anna").status == 0);
+  folder.file("class/dora.zip", "no archive");
+  const auto grade = [&](const std::string& chapter) {
+    const Ran ran = run("make grade SEED=7 SUBMISSIONS=" + folder.file("class") + " CHAPTER=" + chapter +
+                        " RESULTS=" + folder.file("results"));
+    INFO(ran.text);
+    CHECK(ran.status == 0);
+    return read_file(folder.file("results/class.csv"));
+  };
+  CHECK(grade("4") ==
+        "student,sum,chapter 4,predictions,questions,state 4,problem\n"
+        "anna,10,10,0,0,passed,\nben b.,0,0,0,0,failed,\ncy,10,10,0,0,passed,\n"
+        "dora,0,,0,0,,not graded: see dora.txt\n");
+  CHECK(contains(read_file(folder.file("results/mistakes.txt")), "1 of 4  chapter 4, no draft"));
+  auto results = nlohmann::json::parse(read_file(folder.file("results/anna.json")));
+  results["extra_data"]["chapters"]["4"]["questions"] = 3.5;
+  folder.file("results/anna.json", results.dump());
+  CHECK(contains(grade("5"), "\nanna,23.5,10,10,0,3.5,passed,passed,\n"));
+}
+
+TEST_CASE("course: another seed gives other inputs, and the starter's grader has answers to them") {
+  make_starter();
+  const Folder folder;
+  const std::string grade = "cp -r " + kStarter + " " + folder.file("course") + " && cd " + folder.file("course") +
+                            " && build/grade --chapter 2 --submission " + fs::absolute(".").string();
+  const Ran first = run(grade + " --record --seed 2 --reference " + kReference + " && cat course/recorded/seed");
+  INFO(first.text);
+  CHECK(contains(first.text, "10 of 10 points; results.json has all of it\n2\n"));
+  CHECK(contains(
+      run("cd " + folder.file("course") + " && build/grade --chapter 2 --submission " + fs::absolute(".").string())
+          .text,
+      "10 of 10 points"));
+  CHECK(read_file(folder.file("course/course/recorded/2")) != read_file(kStarter + "/course/recorded/2"));
+}
+
 // The engine's bodies, one of them with `to` in place of `from`.
 course::Bodies changed(const std::string& region, const std::string& from, const std::string& to) {
   for (const std::string& source : kHandIn) {
@@ -343,8 +384,6 @@ std::string of_flatten(const std::string& beginning, const std::string& chapters
   if (chapters != "5") CHECK(state(results, 6) == "passed");
   return why(results, 5);
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST_CASE("course: a chapter that does not compile or has lost its marks costs no other chapter") {
   CHECK(contains(of_flatten("  const int N = 1", "5 6"), "it does not compile: tree.h:"));
   const Folder folder;
@@ -495,6 +534,20 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nlohmann::json::parse(read_file(folder.file("r.json")))["extra_data"]["chapters"]["4"]["state"] == "blocked");
 }
 #endif
+
+TEST_CASE("course: slides are six to ten for a chapter, and have their pictures") {
+  for (const auto& file : files_of("course/teacher/slides")) {
+    if (fs::path(file.first).extension() != ".md") continue;
+    INFO(file.first);
+    int slides = 1;
+    for (size_t at = 0; (at = file.second.find("\n---\n", at)) != std::string::npos; at++) slides++;
+    CHECK(slides >= 6);
+    CHECK(slides <= 10);
+    for (size_t at = 0; (at = file.second.find("](", at)) != std::string::npos; at++)
+      CHECK(fs::exists(fs::path(file.first).parent_path() /
+                       file.second.substr(at + 2, file.second.find(')', at) - at - 2)));
+  }
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The worked examples of the pages, computed again
