@@ -42,7 +42,7 @@ class() {
   [ -d "$SUBMISSIONS" ] || { echo "make grade: SUBMISSIONS=$SUBMISSIONS is no folder"; exit 2; }
   results=$(realpath -ms "${RESULTS:-$SUBMISSIONS.results}") done=0 began=$(date +%s)
   mkdir -p "$results"
-  $CXX -std=c++17 -O1 -I. course/teacher/table.cpp -o "$BUILD/table"
+  [ "$BUILD/table" -nt course/teacher/table.cpp ] || $CXX -std=c++17 -O1 -I. course/teacher/table.cpp -o "$BUILD/table"
   # The same inputs for the whole class.
   SEED=${SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
   set -- "$SUBMISSIONS"/*
@@ -62,6 +62,7 @@ class() {
   echo "The commonest mistakes:"
   head -40 "$results/mistakes.txt"
   echo
+  [ ! -s "$results/race.txt" ] || { echo "The race:"; cat "$results/race.txt"; echo; }
   echo "$results has class.csv, mistakes.txt, and of each student what to send back, NAME.txt, and NAME.json,"
   echo "for the points of predictions and questions; seed $SEED (SEED=$SEED: the same inputs again)"
 }
@@ -97,7 +98,7 @@ make -s "$BUILD/make_course"
 make -s -C "$course" deps
 make --no-print-directory -j"$JOBS" -C "$course" build/grade
 chapters=
-for chapter in 1 2 4 5 6 10; do chapters="$chapters $reference/chapter$chapter"; done
+for chapter in 1 2 4 5 6 10 13; do chapters="$chapters $reference/chapter$chapter"; done
 make --no-print-directory -s -j"$JOBS" -C "$course" B="$reference" FROM="$root" $chapters
 
 case $1 in

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "course/lap.h"
 #include "course/regions.h"
 #include "files/io.h"
 #include "kernels.cuh"
@@ -137,7 +138,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 4, 5, 6, 10};
+const std::vector<int> kChapters = {1, 2, 4, 5, 6, 10, 13};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -189,7 +190,7 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's three files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h", "kernels.cuh", "rules/verify.h"};
+const std::vector<std::string> kHandIn = {"tree.h", "kernels.cuh", "rules/verify.h", "course/race.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -247,7 +248,7 @@ void passes(const std::string& way, bool folders) {
   hand_in(folder.path);
   if (!folders) fs::rename(folder.file("rules/verify.h"), folder.file("verify.h"));
   const nlohmann::json results = graded(folder.path, "", way);
-  CHECK(results["score"] == 60);
+  CHECK(results["score"] == 70);
   for (int chapter : kChapters) CHECK(why(results, chapter) == "");
 }
 TEST_CASE("course: three files with right answers have all points, by recorded answers") { passes("", true); }
@@ -267,7 +268,7 @@ TEST_CASE("course: the starter compiles, and every chapter says that it is not w
     CHECK(test["status"] == "failed");
     CHECK(!test["name"].get<std::string>().empty());
   }
-  CHECK(points == 60);
+  CHECK(points == 70);
   // A prompt measure says the same, in a line.
   const Ran measure = run("make -C " + kStarter + " measure CHAPTER=5");
   CHECK(measure.status != 0);
@@ -305,43 +306,45 @@ void judged(const std::string& region, const std::string& kind_asked, size_t of)
 JUDGED("1.1")
 JUDGED("2.1")
 JUDGED("4.1")
+JUDGED("4.2")
+JUDGED("4.3")
 JUDGED("5.1")
 JUDGED("5.2")
 JUDGED("6.1")
 JUDGED("6.2")
 JUDGED("10.1")
+JUDGED("13.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
   for (const std::string& file : kHandIn)
     for (const course::Region& region : course::regions_of(read_file(file)))
       regions += course::is_written(region) && (file != "kernels.cuh" || region.number != "5.2");  // it stands twice
   for (const auto& entry : fs::directory_iterator("course/teacher/solutions")) files += entry.is_regular_file();
-  CHECK(regions == 8);
-  CHECK(files == 8);
+  CHECK(regions == 11);
+  CHECK(files == 11);
 }
 
 TEST_CASE("course: a class is graded: one student's failure stops no other, and what a person gave stays") {
   make_starter();
   const Folder folder;
-  hand_in(folder.file("class/anna"));
+  hand_in(folder.file("anna"));
   fs::create_directories(folder.file("class/ben b."));
-  REQUIRE(run("cd " + folder.file("class") + " && tar -czf cy.tar.gz anna").status == 0);
-  folder.file("class/dora.zip", "no archive");
+  REQUIRE(run("tar -czf " + folder.file("class/anna.tar.gz") + " -C " + folder.path + " anna").status == 0);
+  folder.file("class/cy.zip", "no archive");
   const auto grade = [&](const std::string& chapter) {
-    const Ran ran = run("make grade SEED=7 SUBMISSIONS=" + folder.file("class") + " CHAPTER=" + chapter +
-                        " RESULTS=" + folder.file("results"));
+    const Ran ran = run("make grade SEED=7 SUBMISSIONS=" + folder.file("class") + " CHAPTER=" + chapter);
     INFO(ran.text);
     CHECK(ran.status == 0);
-    return read_file(folder.file("results/class.csv"));
+    return read_file(folder.file("class.results/class.csv"));
   };
   CHECK(grade("4") ==
         "student,sum,chapter 4,predictions,questions,state 4,problem\n"
-        "anna,10,10,0,0,passed,\nben b.,0,0,0,0,failed,\ncy,10,10,0,0,passed,\n"
-        "dora,0,,0,0,,not graded: see dora.txt\n");
-  CHECK(contains(read_file(folder.file("results/mistakes.txt")), "1 of 4  chapter 4, no draft"));
-  auto results = nlohmann::json::parse(read_file(folder.file("results/anna.json")));
+        "anna,10,10,0,0,passed,\nben b.,0,0,0,0,failed,\ncy,0,,0,0,,not graded: see cy.txt\n");
+  CHECK(contains(read_file(folder.file("class.results/mistakes.txt")), "1 of 3  chapter 4, no draft"));
+  auto results = nlohmann::json::parse(read_file(folder.file("class.results/anna.json")));
   results["extra_data"]["chapters"]["4"]["questions"] = 3.5;
-  folder.file("results/anna.json", results.dump());
+  folder.file("class.results/anna.json", results.dump());
+  fs::remove_all(folder.file("class/ben b."));
   CHECK(contains(grade("5"), "\nanna,23.5,10,10,0,3.5,passed,passed,\n"));
 }
 
@@ -522,7 +525,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 3");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 4 5 6 10") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 4 5 6 10 13") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -635,6 +638,11 @@ TEST_CASE("course: the worked example of chapter 4 is what the engine computes")
   INFO(lines);
   CHECK(page_has(4, lines));
   CHECK(all == doctest::Approx(0.7));
+  double second = 0;
+  for (int x = 0; x < 3; x++) second += std::min(residual[x], q[x]);
+  char line[80];
+  snprintf(line, sizeof line, "%.2f + %.2f * %.2f = %.2f\n", all, 1 - all, second, all + (1 - all) * second);
+  CHECK(page_has(4, line));
 }
 
 Tree tree_of_the_pages() {
@@ -671,6 +679,21 @@ TEST_CASE("course: the worked examples of chapters 5 and 6 are what the engine c
                             "\n";
   INFO(lines);
   CHECK(page_has(6, lines));
+}
+
+TEST_CASE("course: the worked example of the race is how its laps are counted") {
+  course::Lap lap;
+  run_lap(
+      {'a', 'b', 'c', 'a', 'b'}, 2,
+      [](const std::vector<int>&) {
+        return course::Guesses{{'b', 'c', 'a', 'x'}, {-1, 0, 1, 0}};
+      },
+      lap);
+  char line[100];
+  snprintf(line, sizeof line, "%d tokens, %d forward, %d nodes: %.1f ms, %.0f tokens a second\n", lap.tokens,
+           lap.forwards, lap.nodes, lap.milliseconds(), lap.a_second());
+  INFO(line);
+  CHECK(page_has(13, line));
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
