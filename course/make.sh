@@ -34,7 +34,7 @@ one() {
   folder=$2
   status=0
   { [ -d "$2" ] || folder=$(unpack "$2" "$BUILD/unpacked"); } >"$results/$1.txt" 2>&1 || status=2
-  [ $status = 2 ] || judge "$(realpath "$folder")" "$results/$1.json" --keep >"$results/$1.txt" 2>&1 || status=$?
+  [ $status = 2 ] || (judge "$(realpath "$folder")" "$results/$1.json" --keep) >"$results/$1.txt" 2>&1 || status=$?
   [ $status -le 1 ] || cp "$results/$1.txt" "$results/$1.failed"
 }
 class() {
@@ -47,7 +47,8 @@ class() {
   SEED=${SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
   set -- "$SUBMISSIONS"/*
   [ -e "$1" ] || { echo "make grade: $SUBMISSIONS is empty"; exit 2; }
-  trap 'echo; echo "$done of $# are graded: $results/class.csv has them"; exit 130' INT TERM HUP
+  all=$#
+  trap 'echo; echo "$done of $all are graded: $results/class.csv has them"; exit 130' INT TERM HUP
   for entry; do
     name=$(basename "$entry")
     case $name in *.zip | *.tar | *.tgz) name=${name%.*} ;; *.tar.*) name=${name%.tar.*} ;; esac
