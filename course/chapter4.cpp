@@ -46,30 +46,33 @@ struct Scripted {
   }
 };
 
-Tree tree_of(const std::vector<int>& token) {
-  Tree chain;
-  const int n = int(token.size());
-  for (int i = 0; i < n; i++) {
-    chain.token.push_back(token[i]);
-    chain.parent.push_back(i - 1);
-    chain.depth.push_back(i);
-    chain.end.push_back(n);
-    chain.origin.push_back(i);
+// A tree by its nodes, in preorder.
+Tree tree_of(const std::vector<int>& token, const std::vector<int>& parent) {
+  Tree tree;
+  tree.token = token;
+  tree.parent = parent;
+  for (int i = 0; i < int(token.size()); i++) {
+    tree.depth.push_back(i > 0 ? tree.depth[parent[i]] + 1 : 0);
+    tree.end.push_back(i + 1);
+    tree.origin.push_back(i);
+    for (int above = parent[i]; above >= 0; above = parent[above]) tree.end[above] = i + 1;
   }
-  return chain;
+  return tree;
 }
 
 }  // namespace
 
-// V, tokens of the chain, p, q, script -> 'v', rows, tokens; or what the rule asks next
+// V, which rule, tokens and parents of the tree, p, q, script -> 'v', rows, tokens; or what the rule asks next
 Message answer(Message& question) {
   const int V = question.get<int>();
-  const Tree tree = tree_of(question.list<int>());
+  const char rule = question.get<char>();
+  const auto token = question.list<int>();
+  const Tree tree = tree_of(token, question.list<int>());
   const auto p = question.list<double>(), q = question.list<double>();
   const auto script = question.list<int>();
   Scripted oracle{V, p, q, script};
   try {
-    const Verdict verdict = rejection(tree, oracle);
+    const Verdict verdict = rule == 'c' ? rejection(tree, oracle) : sibling_by_sibling(tree, oracle, rule == 's');
     return Message().put('v').put(verdict.rows).put(verdict.tokens);
   } catch (const NextAsked& asked) {
     return Message().put(asked.what).put(asked.node).put(asked.chance).put(asked.weights);
@@ -90,14 +93,25 @@ struct Dice {
   int pick(int node) { return draw(node, p_row.data()); }
 };
 
+// How often one of so many siblings, drawn independently, is accepted.
+double one_accepted(Dice& oracle, int siblings, int rounds) {
+  std::vector<int> token(size_t(siblings) + 1, 0), parent(token.size(), 0);
+  parent[0] = -1;
+  int accepted = 0;
+  for (int round = 0; round < rounds; round++) {
+    for (int i = 1; i <= siblings; i++) token[size_t(i)] = oracle.draw(0, oracle.q_row.data());
+    accepted += specinfer(tree_of(token, parent), oracle).rows.size() > 1;
+  }
+  return double(accepted) / rounds;
+}
+
 void measure() {
-  constexpr int V = 8, K = 4, rounds = 200000;
+  constexpr int V = 8, K = 4, rounds = 100000;
   std::minstd_rand chance(1);
-  printf(
-      "Chains of 4, vocabulary 8, %d of them for each line. TV: total variation distance of p and q, half the sum of "
-      "|p - q|.\n\n",
-      rounds);
-  printf("    TV     first token accepted     tokens for each forward\n");
+  printf("Vocabulary 8, %d drafts for each number. TV: total variation distance of p and q, half the sum of |p - q|.\n",
+         rounds);
+  printf("Chains of 4 guesses; then 1, 2 and 4 siblings after the root, drawn independently: is one accepted?\n\n");
+  printf("    TV     first token accepted     tokens for each forward    of 1 sibling    of 2    of 4\n");
   for (double part = 0; part <= 1; part += 0.125) {  // q goes from p to its reverse
     std::vector<double> p(V), q(V);
     for (int x = 0; x < V; x++) p[x] = (x + 1) / 36.0;
@@ -109,11 +123,14 @@ void measure() {
     for (int round = 0; round < rounds; round++) {
       std::vector<int> chain = {0};
       for (int i = 0; i < K; i++) chain.push_back(oracle.draw(0, q.data()));
-      const Verdict verdict = rejection(tree_of(chain), oracle);
+      const Verdict verdict = rejection(tree_of(chain, {-1, 0, 1, 2, 3}), oracle);
       tokens += long(verdict.tokens.size());
       first += verdict.rows.size() > 1;
     }
-    printf("%6.3f %22.3f %25.3f\n", tv, double(first) / rounds, double(tokens) / rounds);
+    printf("%6.3f %22.3f %25.3f", tv, double(first) / rounds, double(tokens) / rounds);
+    printf("%18.3f", one_accepted(oracle, 1, rounds));
+    for (int siblings : {2, 4}) printf("%8.3f", one_accepted(oracle, siblings, rounds));
+    printf("\n");
   }
 }
 

@@ -1,6 +1,7 @@
 // course/chapter6.cpp: the student's match and gather, for the grader and for a table.
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <vector>
 
 #include "course/lanes.h"
@@ -201,6 +202,41 @@ Message answer(Message& question) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Time
+
+// A stand-in for a forward of this many rows, in seconds: it reads 64 MB of weights, and uses each once for each row.
+double forward_time(int rows) {
+  static const std::vector<float> weights(16 << 20, 0.5f);
+  constexpr int kTogether = 16, kMost = 15;  // floats of a vector; rows
+  float sum[kMost][kTogether] = {};
+  const double best = fastest(20, [&] {
+    for (size_t at = 0; at < weights.size(); at += kTogether)
+      for (int r = 0; r < rows; r++)
+        for (int i = 0; i < kTogether; i++) sum[r][i] += weights[at + i] * 0.5f;
+  });
+  if (std::isnan(sum[rows - 1][0])) printf("never\n");  // so that the compiler must compute it
+  return best;
+}
+
+// Seconds of the student's gather: these rows of 12 layers, 12 heads of 64, after 100 positions.
+double gather_time(const std::vector<int>& rows) {
+  Cache cache(12, 12, 128, 64);
+  std::fill(cache.k.begin(), cache.k.end(), 1.0f);
+  std::fill(cache.v.begin(), cache.v.end(), 1.0f);
+  return fastest(5, [&] { cache.keep(100, rows, 0); });
+}
+// Seconds of the student's match, where every first child is right.
+double match_time(Tree tree) {
+  for (int i = 0; i < tree.size(); i++) tree.token[i] = i;
+  constexpr int times = 1000;
+  size_t rows = 0;
+  const double all = fastest(5, [&] {
+    for (int i = 0; i < times; i++) rows += match(tree, [&](int node) { return node + 1; }).rows.size();
+  });
+  return rows > 0 ? all / times : 0;
+}
+
 void measure() {
   const struct {
     const char* name;
@@ -216,14 +252,34 @@ void measure() {
   printf("the second is right in half of the other places\n\n  shape       nodes");
   for (int percent = 30; percent <= 90; percent += 20) printf("%9d %%", percent);
   printf("\n");
+  std::vector<std::vector<double>> tokens;  // for each forward, of each shape at each percentage
   for (const auto& shape : shapes) {
     const Tree tree = shaped(shape.parent);
+    tokens.emplace_back();
     printf("  %-10s %6d", shape.name, tree.size() - 1);
     for (int percent = 30; percent <= 90; percent += 20) {
       Decoding decoding(tree, 50, percent, 0, 5, {1, 2, 3}, 3 + count);
       while (int(decoding.text.size()) < 3 + count) decoding.step();
-      printf("%11.2f", double(decoding.text.size() - 3) / decoding.forwards);
+      tokens.back().push_back(double(decoding.text.size() - 3) / decoding.forwards);
+      printf("%11.2f", tokens.back().back());
     }
+    printf("\n");
+  }
+  printf(
+      "\nThe same as time: a forward reads 64 MB of weights and uses them for the root and all nodes, by one core;\n");
+  printf("your match, and your gather of the root and all depths, are in it\n\n");
+  printf("  shape        forward     match    gather   milliseconds a token\n");
+  std::map<int, double> forwards;  // by rows
+  for (const auto& shape : shapes) forwards[int(shape.parent.size())] = 0;
+  for (auto& [rows, seconds] : forwards) seconds = forward_time(rows);
+  for (size_t i = 0; i < tokens.size(); i++) {
+    const Tree tree = shaped(shapes[i].parent);
+    std::vector<int> kept = {0};  // the last branch
+    for (int row = 1; row < tree.size(); row++)
+      if (tree.end[row] == tree.size() && tree.depth[row] == int(kept.size())) kept.push_back(row);
+    const double forward = forwards[tree.size()], matching = match_time(tree), gather = gather_time(kept);
+    printf("  %-10s %6.2f ms %6.2f us %6.1f us", shapes[i].name, forward * 1e3, matching * 1e6, gather * 1e6);
+    for (double one : tokens[i]) printf("%11.2f", (forward + matching + gather) / one * 1e3);
     printf("\n");
   }
 }

@@ -7,11 +7,13 @@ namespace {
 
 struct Case {
   int V;
-  std::vector<double> p, q;  // (nodes, V)
-  int nodes() const { return int(p.size()) / V; }
-  double p_at(int node, int token) const { return p[size_t(node) * V + token]; }
-  double q_at(int node, int token) const { return q[size_t(node) * V + token]; }
+  std::vector<double> p, q;  // (depths, V): what follows a node depends on its depth alone
+  int depths() const { return int(p.size()) / V; }
+  double p_at(int depth, int token) const { return p[size_t(depth) * V + token]; }
+  double q_at(int depth, int token) const { return q[size_t(depth) * V + token]; }
 };
+// Which rule is asked, of what drafts.
+enum class Drafts : char { kChain = 'c', kIndependent = 's', kDistinct = 'd' };
 
 // A distribution, with zeros now and then.
 std::vector<double> distribution(Examiner& judge, int V, bool zeros) {
@@ -24,7 +26,7 @@ std::vector<double> distribution(Examiner& judge, int V, bool zeros) {
 }
 Case random_case(Examiner& judge, int V, int drafts, bool zeros) {
   Case made{V, {}, {}};
-  for (int node = 0; node <= drafts; node++)
+  for (int depth = 0; depth <= drafts; depth++)
     for (auto* rows : {&made.p, &made.q}) {
       const auto row = distribution(judge, V, zeros);
       rows->insert(rows->end(), row.begin(), row.end());
@@ -32,24 +34,48 @@ Case random_case(Examiner& judge, int V, int drafts, bool zeros) {
   return made;
 }
 
+// A tree of drafts, in preorder; their tokens are to come.
+struct Shape {
+  std::vector<int> parent;
+  int depth(int node) const { return node > 0 ? depth(parent[size_t(node)]) + 1 : 0; }
+};
+
 struct Walk {
   const Case& given;
+  Drafts drafts;
+  const Shape& shape;
   Answerer& student;
-  std::vector<int> chain;                    // tokens; [0] is the root's
-  std::map<std::vector<int>, double>& mass;  // of each text of as many tokens as the chain has nodes
+  const std::vector<int>& token;             // of the nodes; [0] is the root's
+  std::map<std::vector<int>, double>& mass;  // of each text of as many tokens as there are depths
+
+  std::vector<double> by_node(const std::vector<double>& rows) const {
+    std::vector<double> all;
+    for (int node = 0; node < int(token.size()); node++) {
+      const auto row = rows.begin() + long(shape.depth(node)) * given.V;
+      all.insert(all.end(), row, row + given.V);
+    }
+    return all;
+  }
 
   // The rule's way after these answers, which has this chance: every answer to what it asks next in turn.
   void follow(std::vector<int>& script, double chance) {
     if (chance <= 0) return;
-    if (script.size() > 4 * chain.size()) not_passed("the rule goes on asking: ", int(script.size()), " times");
-    Message answer = student.ask(Message().put(given.V).put(chain).put(given.p).put(given.q).put(script));
+    if (script.size() > 4 * token.size()) not_passed("the rule goes on asking: ", int(script.size()), " times");
+    Message answer = student.ask(Message()
+                                     .put(given.V)
+                                     .put(drafts)
+                                     .put(token)
+                                     .put(shape.parent)
+                                     .put(by_node(given.p))
+                                     .put(by_node(given.q))
+                                     .put(script));
     const char what = answer.get<char>();
     if (what == 'v') return verdict(answer, chance);
     const int node = answer.get<int>();
     const double asked = answer.get<double>();
     const auto weights = answer.list<double>();
-    if (node < 0 || node >= given.nodes())
-      not_passed("it asks about node ", node, ", and the chain has ", given.nodes());
+    if (node < 0 || node >= int(token.size()))
+      not_passed("it asks about node ", node, ", and the tree has ", int(token.size()));
     std::vector<double> chances;
     if (what == 'a') {
       const double accepted = std::isnan(asked) ? 0 : std::min(1.0, std::max(0.0, asked));
@@ -57,7 +83,7 @@ struct Walk {
     } else {
       double sum = 0;
       for (int x = 0; x < given.V; x++) {
-        chances.push_back(what == 'p' ? given.p_at(node, x) : weights[x]);
+        chances.push_back(what == 'p' ? given.p_at(shape.depth(node), x) : weights[x]);
         if (!(chances.back() >= 0)) not_passed("draw: a weight is ", chances.back());
         sum += chances.back();
       }
@@ -74,20 +100,22 @@ struct Walk {
   void verdict(Message& answer, double chance) {
     const auto rows = answer.list<int>(), tokens = answer.list<int>();
     const auto wrong = [&](const char* what) {
-      not_passed("chain ", chain, ": a verdict of rows ", rows, ", tokens ", tokens, ": ", what);
+      not_passed(drafts == Drafts::kChain ? "chain " : "tree with parents " + text_of(shape.parent) + ", tokens ",
+                 token, ": a verdict of rows ", rows, ", tokens ", tokens, ": ", what);
     };
     if (rows.empty() || rows.size() != tokens.size()) wrong("as many rows as tokens, the root first");
     for (size_t i = 0; i < rows.size(); i++) {
-      if (rows[i] != int(i) || i >= chain.size()) wrong("the rows are 0, 1, 2, ... of the chain");
+      if (rows[i] < 0 || rows[i] >= int(token.size()) || shape.parent[size_t(rows[i])] != (i > 0 ? rows[i - 1] : -1))
+        wrong(drafts == Drafts::kChain ? "the rows are 0, 1, 2, ... of the chain"
+                                       : "the rows are a path: the root, a child of it, a child of that, ...");
       if (tokens[i] < 0 || tokens[i] >= given.V) wrong("a token that the vocabulary lacks");
-      if (i > 0 && tokens[i - 1] != chain[i]) wrong("the token of an accepted node is the node's");
+      if (i > 0 && tokens[i - 1] != token[size_t(rows[i])]) wrong("the token of an accepted node is the node's");
     }
     complete(tokens, chance);
   }
-  // What plain decoding would write behind a text that ends early: the node's p where the chain has the text, else
-  // any fixed distribution, for which the last is taken.
+  // What plain decoding would write behind a text that ends early.
   void complete(std::vector<int> text, double chance) {
-    if (text.size() >= chain.size()) {
+    if (int(text.size()) >= given.depths()) {
       mass[text] += chance;
       return;
     }
@@ -105,24 +133,30 @@ double plain_chance(const Case& given, const std::vector<int>& text) {
   return chance;
 }
 
-// Draws every chain from q, follows the rule in every way, and compares with plain decoding. The rows of p and q depend
-// on the place alone.
-void exact(Examiner& judge, const Case& given) {
-  const int drafts = given.nodes() - 1;
+// Draws every token of the tree from q, follows the rule in every way, and compares with plain decoding.
+void exact(Examiner& judge, const Case& given, Drafts drafts, const Shape& shape) {
   std::map<std::vector<int>, double> mass;
-  std::vector<int> chain = {0};
+  std::vector<int> token = {0};
   const std::function<void(double)> draw = [&](double chance) {
     if (chance <= 0) return;
-    if (int(chain.size()) <= drafts) {
+    const size_t node = token.size();
+    if (node < shape.parent.size()) {
+      std::vector<bool> taken(size_t(given.V), false);  // by an earlier sibling
+      for (size_t i = 1; i < node && drafts == Drafts::kDistinct; i++)
+        if (shape.parent[i] == shape.parent[node]) taken[size_t(token[i])] = true;
+      const int depth = shape.depth(shape.parent[node]);
+      double left = 0;
+      for (int x = 0; x < given.V; x++) left += taken[size_t(x)] ? 0 : given.q_at(depth, x);
       for (int x = 0; x < given.V; x++) {
-        chain.push_back(x);
-        draw(chance * given.q_at(int(chain.size()) - 2, x));
-        chain.pop_back();
+        if (taken[size_t(x)]) continue;
+        token.push_back(x);
+        draw(chance * given.q_at(depth, x) / left);
+        token.pop_back();
       }
       return;
     }
     std::vector<int> script;
-    Walk{given, judge.student, chain, mass}.follow(script, chance);
+    Walk{given, drafts, shape, judge.student, token, mass}.follow(script, chance);
   };
   draw(1);
   double distance = 0, farthest = 0;
@@ -136,9 +170,47 @@ void exact(Examiner& judge, const Case& given) {
     }
   }
   if (!(distance < 1e-12))
-    not_passed("vocabulary ", given.V, ", ", drafts, " drafts: total variation ", distance,
+    not_passed("vocabulary ", given.V, ", ", int(shape.parent.size()) - 1, " drafts",
+               drafts == Drafts::kChain ? "" : " with parents " + text_of(shape.parent), ": total variation ", distance,
                " from plain decoding; the text ", where, " has chance ", plain_chance(given, where) + farthest,
                ", should be ", plain_chance(given, where));
+}
+
+// A chain of as many drafts as the case has places for.
+void exact(Examiner& judge, const Case& given) {
+  Shape chain;
+  for (int node = 0; node < given.depths(); node++) chain.parent.push_back(node - 1);
+  exact(judge, given, Drafts::kChain, chain);
+}
+// After the last token is rejected, each of the others may come: so a q that is wrong for the second sibling shows.
+const std::vector<double> kP = {0.45, 0.45, 0.1}, kQ = {0.1, 0.3, 0.6};
+
+// A rule that looks at the first sibling alone has the right distribution, too, and wastes the others.
+void judges_the_second(Examiner& judge, Drafts drafts) {
+  std::vector<double> ps, qs;
+  for (int node = 0; node < 3; node++) {
+    ps.insert(ps.end(), kP.begin(), kP.end());
+    qs.insert(qs.end(), kQ.begin(), kQ.end());
+  }
+  const std::vector<int> token = {0, 2, 1}, parent = {-1, 0, 0}, rejected = {0};
+  Message answer = judge.student.ask(Message().put(3).put(drafts).put(token).put(parent).put(ps).put(qs).put(rejected));
+  if (answer.get<char>() != 'a' || answer.get<int>() != 2)
+    not_passed("tree with parents ", parent, ", tokens ", token,
+               ": node 1 was rejected, and node 2 should be judged next");
+}
+void siblings(Examiner& judge, Drafts drafts) {
+  judges_the_second(judge, drafts);
+  Case known = random_case(judge, 3, 1, false);
+  std::copy(kP.begin(), kP.end(), known.p.begin());
+  std::copy(kQ.begin(), kQ.end(), known.q.begin());
+  exact(judge, known, drafts, {{-1, 0, 0}});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0}});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0, 0}});
+  // Where q has no second token, none can be drawn without replacement.
+  exact(judge, random_case(judge, 4, 1, drafts == Drafts::kIndependent), drafts, {{-1, 0, 0}});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0, 0, 0}});
+  exact(judge, random_case(judge, 3, 2, false), drafts, {{-1, 0, 1, 0}});
+  exact(judge, random_case(judge, 2, 2, false), drafts, {{-1, 0, 1, 1, 0, 4}});
 }
 
 }  // namespace
@@ -154,26 +226,30 @@ Chapter chapter4() {
               exact(judge, same);
               Message answer = judge.student.ask(Message()
                                                      .put(same.V)
+                                                     .put(Drafts::kChain)
                                                      .put(std::vector<int>{0, 1, 2})
+                                                     .put(std::vector<int>{-1, 0, 1})
                                                      .put(same.p)
                                                      .put(same.q)
                                                      .put(std::vector<int>{1, 1, 0}));
               if (answer.get<char>() != 'v' || answer.list<int>().size() != 3)
                 not_passed("both drafts were accepted, and the verdict should have 3 rows");
             }},
-           {"one draft: the distribution is p", 3,
+           {"one draft: the distribution is p", 2,
             [](Examiner& judge) {
               for (int V : {2, 3, 5}) exact(judge, random_case(judge, V, 1, false));
             }},
-           {"chains of two and three", 3,
+           {"chains of two and three", 2,
             [](Examiner& judge) {
               exact(judge, random_case(judge, 3, 2, false));
               exact(judge, random_case(judge, 2, 3, false));
             }},
-           {"tokens of chance 0", 2,
+           {"tokens of chance 0", 1,
             [](Examiner& judge) {
               for (int i = 0; i < 12; i++) exact(judge, random_case(judge, 4, 1 + i % 2, true));
-            }}},
+            }},
+           {"siblings, drawn independently", 2, [](Examiner& judge) { siblings(judge, Drafts::kIndependent); }},
+           {"siblings, drawn without replacement", 1, [](Examiner& judge) { siblings(judge, Drafts::kDistinct); }}},
           {}};
 }
 

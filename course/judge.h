@@ -37,7 +37,8 @@ class Answerer {
 struct Examiner {
   std::mt19937_64 random;  // of the seed, the chapter and the check: the student's process knows none of them
   Answerer& student;
-  Answerer& reference;  // the engine's own code, or its recorded answers
+  Answerer& reference;    // the engine's own code, or its recorded answers
+  std::string note = {};  // what a check that is passed has to say
 
   int below(int n) { return int(random() % uint64_t(n)); }
   int between(int least, int most) { return least + below(most - least + 1); }
@@ -80,6 +81,7 @@ Chapter chapter7();
 Chapter chapter8();
 Chapter chapter10();
 Chapter chapter11();
+Chapter chapter13();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Words for what is wrong

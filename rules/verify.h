@@ -115,11 +115,13 @@ Chances chances(const Number* row, int vocab) {
 // p becomes the residual norm([a p - q]+). Returns the sum before norm. If the sum is 0 (a p = q up to rounding) p
 // stays.
 inline double take_residual(Chances& p, double a, const Chances& q) {
+  // course 4.2
   double left = 0;
   for (size_t x = 0; x < p.size(); x++) left += std::max(0.0, a * p[x] - q[x]);
   if (left > 0)
     for (size_t x = 0; x < p.size(); x++) p[x] = std::max(0.0, a * p[x] - q[x]) / left;
   return left;
+  // end
 }
 
 // q becomes the distribution of the next draw without replacement. Returns false if no mass is left.
@@ -176,7 +178,7 @@ Verdict rejection(const Tree& tree, Oracle& oracle) {
 // the next one. with_replacement: a token may be drawn, and be a sibling, more than once.
 template <class Oracle>
 Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool with_replacement) {
-  // course 4
+  // course 4.3
   Verdict verdict;
   for (int node = 0;;) {
     verdict.rows.push_back(node);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "course/guesses7.h"
+#include "course/lap.h"
 #include "course/regions.h"
 #include "draft.h"
 #include "files/io.h"
@@ -113,6 +114,13 @@ TEST_CASE("course: what a student writes stays within its function, and asks not
   for (const auto& region : bad) CHECK_MESSAGE(course::refusal(region.first) == region.second, region.first);
 }
 
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path().string());
+  return files;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The starter
 
@@ -134,7 +142,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -186,8 +194,8 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h",         "sample.h",           "draft.h",         "kernels.cuh",
-                                          "rules/verify.h", "growth/likeliest.h", "course/warps.cuh"};
+const std::vector<std::string> kHandIn = {"tree.h",         "sample.h",           "draft.h",          "kernels.cuh",
+                                          "rules/verify.h", "growth/likeliest.h", "course/warps.cuh", "course/race.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -198,13 +206,7 @@ void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   }
 }
 
-std::map<std::string, std::string> files_of(const std::string& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path().string());
-  return files;
-}
-
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 std::string trimmed(const std::string& line) {
   const size_t first = line.find_first_not_of(' ');
   return first == std::string::npos ? "" : line.substr(first);
@@ -318,6 +320,8 @@ JUDGED("2.1")
 JUDGED("3.1")
 JUDGED("3.2")
 JUDGED("4.1")
+JUDGED("4.2")
+JUDGED("4.3")
 JUDGED("5.1")
 JUDGED("5.2")
 JUDGED("6.1")
@@ -329,6 +333,7 @@ JUDGED("10.1")
 JUDGED("10.2")
 JUDGED("10.3")
 JUDGED("11.1")
+JUDGED("13.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
   for (const std::string& file : kHandIn)
@@ -336,6 +341,45 @@ TEST_CASE("course: every region has solutions") {
       regions += course::is_written(region) && (file != "kernels.cuh" || region.number != "5.2");  // it stands twice
   for (const auto& entry : fs::directory_iterator("course/teacher/solutions")) files += entry.is_regular_file();
   CHECK(regions == files);
+}
+
+TEST_CASE("course: a class is graded: one student's failure stops no other, and what a person gave stays") {
+  make_starter();
+  const Folder folder;
+  hand_in(folder.file("anna"));
+  fs::create_directories(folder.file("class/ben b."));
+  REQUIRE(run("tar -czf " + folder.file("class/anna.tar.gz") + " -C " + folder.path + " anna").status == 0);
+  folder.file("class/cy.zip", "no archive");
+  const auto grade = [&](const std::string& chapter) {
+    const Ran ran = run("make grade SEED=7 SUBMISSIONS=" + folder.file("class") + " CHAPTER=" + chapter);
+    INFO(ran.text);
+    CHECK(ran.status == 0);
+    return read_file(folder.file("class.results/class.csv"));
+  };
+  CHECK(grade("4") ==
+        "student,sum,chapter 4,predictions,questions,state 4,problem\n"
+        "anna,10,10,0,0,passed,\nben b.,0,0,0,0,failed,\ncy,0,,0,0,,not graded: see cy.txt\n");
+  CHECK(contains(read_file(folder.file("class.results/mistakes.txt")), "1 of 3  chapter 4, no draft"));
+  auto results = nlohmann::json::parse(read_file(folder.file("class.results/anna.json")));
+  results["extra_data"]["chapters"]["4"]["questions"] = 3.5;
+  folder.file("class.results/anna.json", results.dump());
+  fs::remove_all(folder.file("class/ben b."));
+  CHECK(contains(grade("5"), "\nanna,23.5,10,10,0,3.5,passed,passed,\n"));
+}
+
+TEST_CASE("course: another seed gives other inputs, and the starter's grader has answers to them") {
+  make_starter();
+  const Folder folder;
+  const std::string grade = "cp -r " + kStarter + " " + folder.file("course") + " && cd " + folder.file("course") +
+                            " && build/grade --chapter 2 --submission " + fs::absolute(".").string();
+  const Ran first = run(grade + " --record --seed 2 --reference " + kReference + " && cat course/recorded/seed");
+  INFO(first.text);
+  CHECK(contains(first.text, "10 of 10 points; results.json has all of it\n2\n"));
+  CHECK(contains(
+      run("cd " + folder.file("course") + " && build/grade --chapter 2 --submission " + fs::absolute(".").string())
+          .text,
+      "10 of 10 points"));
+  CHECK(read_file(folder.file("course/course/recorded/2")) != read_file(kStarter + "/course/recorded/2"));
 }
 
 // The engine's bodies, one of them with `to` in place of `from`.
@@ -362,8 +406,6 @@ std::string of_flatten(const std::string& beginning, const std::string& chapters
   if (chapters != "5") CHECK(state(results, 6) == "passed");
   return why(results, 5);
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST_CASE("course: a chapter that does not compile or has lost its marks costs no other chapter") {
   CHECK(contains(of_flatten("  const int N = 1", "5 6"), "it does not compile: tree.h:"));
   const Folder folder;
@@ -502,7 +544,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 13");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 10 11") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 10 11 13") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -514,6 +556,20 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nlohmann::json::parse(read_file(folder.file("r.json")))["extra_data"]["chapters"]["4"]["state"] == "blocked");
 }
 #endif
+
+TEST_CASE("course: slides are six to ten for a chapter, and have their pictures") {
+  for (const auto& file : files_of("course/teacher/slides")) {
+    if (fs::path(file.first).extension() != ".md") continue;
+    INFO(file.first);
+    int slides = 1;
+    for (size_t at = 0; (at = file.second.find("\n---\n", at)) != std::string::npos; at++) slides++;
+    CHECK(slides >= 6);
+    CHECK(slides <= 10);
+    for (size_t at = 0; (at = file.second.find("](", at)) != std::string::npos; at++)
+      CHECK(fs::exists(fs::path(file.first).parent_path() /
+                       file.second.substr(at + 2, file.second.find(')', at) - at - 2)));
+  }
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The worked examples of the pages, computed again
@@ -648,6 +704,11 @@ TEST_CASE("course: the worked example of chapter 4 is what the engine computes")
   INFO(lines);
   CHECK(page_has(4, lines));
   CHECK(all == doctest::Approx(0.7));
+  double second = 0;
+  for (int x = 0; x < 3; x++) second += std::min(residual[x], q[x]);
+  char line[80];
+  snprintf(line, sizeof line, "%.2f + %.2f * %.2f = %.2f\n", all, 1 - all, second, all + (1 - all) * second);
+  CHECK(page_has(4, line));
 }
 
 Tree tree_of_the_pages() {
@@ -783,6 +844,21 @@ TEST_CASE("course: the worked example of chapter 8 is what the engine computes")
   }
   INFO(lines);
   CHECK(page_has(8, lines));
+}
+
+TEST_CASE("course: the worked example of the race is how its laps are counted") {
+  course::Lap lap;
+  run_lap(
+      {'a', 'b', 'c', 'a', 'b'}, 2,
+      [](const std::vector<int>&) {
+        return course::Guesses{{'b', 'c', 'a', 'x'}, {-1, 0, 1, 0}};
+      },
+      lap);
+  char line[100];
+  snprintf(line, sizeof line, "%d tokens, %d forward, %d nodes: %.1f ms, %.0f tokens a second\n", lap.tokens,
+           lap.forwards, lap.nodes, lap.milliseconds(), lap.a_second());
+  INFO(line);
+  CHECK(page_has(13, line));
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {

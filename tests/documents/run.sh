@@ -11,8 +11,8 @@
 # not run here. What needs a GPU is compiled. Some long ones take turns, by NANOSPEC_SEED, which the first line says.
 #
 # The copy has the tracked files as they are, the text, what is built, and stand-ins for what takes minutes to get: a
-# folder `folder` of right answers to the course, runs/medium, a tiny GGUF file for the real model. With
-# NANOSPEC_PROVE=1, or where transcripts are written, the real ones are taken, where they are here.
+# folder `folder` of right answers to the course, a class `class` of one student, runs/medium, a tiny GGUF file for the
+# real model. With NANOSPEC_PROVE=1, or where transcripts are written, the real ones are taken, where they are here.
 set -u
 tab=$(printf '\t')
 root=$PWD
@@ -51,8 +51,9 @@ set_up() {
     tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
   top=$work/nanospec
   cd "$top" || exit 1
-  mkdir -p models runs folder/rules folder/data
-  cp tree.h draft.h kernels.cuh folder/ && cp --parents rules/verify.h growth/likeliest.h folder/ && cp data/*shakespeare.txt folder/data/
+  mkdir -p models runs folder/data class && ln -s ../folder class/anna
+  cp --parents tree.h sample.h draft.h kernels.cuh rules/verify.h growth/likeliest.h course/warps.cuh course/race.h folder/
+  cp data/*shakespeare.txt folder/data/
   if [ "$prove$way" != 0check ] && [ -s "$root/$real" ]; then ln -s "$root/$real" models/
   else # with a context of 2,048 tokens, where it has 256
     cp tests/files/llama_plain.gguf $real
@@ -70,7 +71,7 @@ set_up() {
 pages() {
   ls README.md docs/README.md
   sed -n 's/^| \[[a-z]*\.md\](\([a-z]*\.md\)).*/docs\/\1/p' docs/README.md
-  ls docs/*.md CONTRIBUTING.md course/README.md course/starter/README.md course/chapter*.md course/teacher/*.md
+  ls docs/*.md CONTRIBUTING.md course/README.md course/starter/README.md course/warmup.md course/chapter*.md course/teacher/*.md
 }
 page_commands() {
   for page in "$@"; do awk -v page="$page" -f "$here/commands.awk" "$page"; done
@@ -125,7 +126,7 @@ done_as() {
 # Where the reader of a page is.
 folder_of() {
   case "$1 $2" in
-    course/starter/* | course/chapter* | *" make play" | *" make measure"*) echo "$top/build/course" ;;
+    course/starter/* | course/warmup* | course/chapter* | *" make play" | *" make measure"*) echo "$top/build/course" ;;
     *) echo "$top" ;;
   esac
 }
