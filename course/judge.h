@@ -77,6 +77,7 @@ Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
 Chapter chapter7();
+Chapter chapter9();
 Chapter chapter10();
 
 // ---------------------------------------------------------------------------------------------------------------
