@@ -49,20 +49,20 @@ void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
   Message answer = judge.student.ask(question);
   for (const Prefix& one : all) {
     const int nodes = int(one.reach.size()), got = answer.get<int>();
-    int best = 0;
-    for (int n = 1; n <= nodes; n++)
-      if (rate_of(one, n) > rate_of(one, best)) best = n;
-    if (got == best) continue;
     const std::string where =
         line_of("reach ", shown({one.reach.begin(), one.reach.end()}), ", roots ", one.roots, ", seconds ",
                 shown({one.seconds.begin() + one.roots - 1, one.seconds.end()}), " of ", one.roots, " rows and more: ");
     if (got < 0 || got > nodes) not_passed(where, "the answer ", got, " is none: there are ", nodes, " nodes");
-    bool risen = false;  // whether the rate falls somewhere between them
-    for (int n = got + 1; n < best; n++) risen |= rate_of(one, n) < rate_of(one, n - 1);
-    not_passed(where, "answer ", got, ": ", rate_line(one, got), "; ", rate_line(one, best),
-               rate_of(one, got) == rate_of(one, best) ? ": of equal rates the fewest nodes"
-               : risen                                 ? ": the rate may fall and rise again"
-                                                       : "");
+    bool risen = false;  // whether the rate falls somewhere between the two
+    for (int n = 0; n <= nodes; n++) {
+      if (n > got) risen |= rate_of(one, n) < rate_of(one, n - 1);
+      const bool equal = rate_of(one, n) == rate_of(one, got);
+      if (equal ? n >= got : rate_of(one, n) < rate_of(one, got)) continue;
+      not_passed(where, "answer ", got, ": ", rate_line(one, got), "; ", rate_line(one, n),
+                 equal   ? ": of equal rates the fewest nodes"
+                 : risen ? ": the rate may fall and rise again"
+                         : "");
+    }
   }
 }
 
