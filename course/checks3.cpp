@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "course/judge.h"
+#include "machine/numbers.h"
 
 namespace course {
 namespace {
@@ -48,14 +49,15 @@ void right_tables(Examiner& judge, const std::vector<Text>& texts) {
         followed += texts[t].tokens[size_t(k)] == c;
         pairs += texts[t].tokens[size_t(k)] == c && texts[t].tokens[size_t(k) + 1] == x;
       }
-      const double is = double(got[t][i]), chance = std::exp(double(right[i]));
-      const char* const hint = std::fabs(is - chance) < 1e-5              ? ": the table holds logarithms"
-                               : std::fabs(is - std::log2(chance)) < 1e-5 ? ": take the natural logarithm"
-                                                                          : "";
+      const double is = double(got[t][i]), chance = nanospec::exp(double(right[i]));
+      const char* const hint = std::fabs(is - chance) < 1e-5 ? ": the table holds logarithms"
+                               : std::fabs(is - nanospec::log(chance) / nanospec::log(2.0)) < 1e-5
+                                   ? ": take the natural logarithm"
+                                   : "";
       not_passed("text ", texts[t].tokens, " of ", n, ", V ", texts[t].v, ": table[", c, "][", x, "], for token ", x,
                  " after ", c, " (", pairs, " such pairs; something follows ", c, " in ", followed, " places; ", x,
                  " occurs ", int(std::count(texts[t].tokens.begin(), texts[t].tokens.end(), x)), " times), is ",
-                 got[t][i], ", should be the log of ", chance, ", ", std::log(chance), hint);
+                 got[t][i], ", should be the log of ", chance, ", ", nanospec::log(chance), hint);
     }
   }
 }
@@ -70,7 +72,7 @@ void rows_sum_to_one(Examiner& judge, const std::vector<Text>& texts) {
         if (!std::isfinite(one))
           not_passed("text ", texts[t].tokens, ", V ", texts[t].v, ": table[", c, "][", x, "] is ", one,
                      ": no token has chance 0");
-        sum += std::exp(double(one));
+        sum += nanospec::exp(double(one));
       }
       if (std::fabs(sum - 1) > 1e-5)
         not_passed("text ", texts[t].tokens, ", V ", texts[t].v, ": the chances after token ", c, " add up to ", sum,
@@ -109,7 +111,7 @@ std::string wrong_in(const Row& row, int found, const std::vector<int>& token, c
   for (int x = 0; x < V; x++)
     if (score(x) > -INFINITY) {
       allowed++;
-      total += std::exp(double(score(x)));
+      total += nanospec::exp(double(score(x)));
     }
   for (size_t i = size_t(row.width); i < token.size(); i++)
     if (token[i] != -7) return line_of("best[", int(i), "] was written: there is room for ", row.width);
@@ -146,7 +148,7 @@ std::string wrong_in(const Row& row, int found, const std::vector<int>& token, c
                      " is not: of equal scores the lowest token comes first");
   }
   for (int i = 0; i < found; i++)
-    if (const double right = std::exp(double(score(got[size_t(i)]))) / total;
+    if (const double right = nanospec::exp(double(score(got[size_t(i)]))) / total;
         !(std::fabs(double(chance[size_t(i)]) - right) <= 1e-5))
       return line_of("token ", got[size_t(i)], " has chance ", chance[size_t(i)], ", should be ", right,
                      ": `chance` holds the score until all are found");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "course/judge.h"
+#include "machine/numbers.h"
 
 namespace course {
 namespace {
@@ -82,7 +83,7 @@ std::vector<Prefix> any(Examiner& judge, int many, int most_roots) {
   std::vector<Prefix> all;
   for (int i = 0; i < many; i++)
     all.push_back(any(judge, judge.between(1, 40), judge.between(1, most_roots), judge.below(2) * 0.15,
-                      std::pow(10.0, -judge.unit() * 3)));
+                      nanospec::exp(-7 * judge.unit())));
   return all;
 }
 
@@ -104,6 +105,8 @@ struct Line {
   std::vector<double> measured, weight;
 };
 
+double square(double x) { return x * x; }
+
 // Of all ways to cut the list into pieces, each with its mean: the least sum of squares of those that do not fall.
 double least_squares(const Line& line) {
   const int n = int(line.measured.size());
@@ -119,7 +122,7 @@ double least_squares(const Line& line) {
         weight += line.weight[size_t(k)];
       }
       for (int k = first; k <= i; k++)
-        sum += line.weight[size_t(k)] * std::pow(line.measured[size_t(k)] - total / weight, 2);
+        sum += line.weight[size_t(k)] * square(line.measured[size_t(k)] - total / weight);
       falls |= total / weight < last;
       last = total / weight;
       first = i + 1;
@@ -228,7 +231,7 @@ Chapter chapter9() {
               for (size_t t = 0; t < lines.size(); t++) {
                 double sum = 0;
                 for (size_t i = 0; i < all[t].size(); i++)
-                  sum += lines[t].weight[i] * std::pow(lines[t].measured[i] - all[t][i], 2);
+                  sum += lines[t].weight[i] * square(lines[t].measured[i] - all[t][i]);
                 if (const double least = least_squares(lines[t]); !(sum <= least + 1e-9))
                   not_passed("measured ", shown(lines[t].measured), ", weights ", shown(lines[t].weight), ", fitted ",
                              shown(all[t]), ": the sum of weight (fitted - measured)^2 is ", sum,
