@@ -17,6 +17,7 @@
 #include "course/regions.h"
 #include "draft.h"
 #include "files/io.h"
+#include "growth/cost.h"
 #include "growth/likeliest.h"
 #include "kernels.cuh"
 #include "rules/verify.h"
@@ -142,7 +143,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -194,8 +195,9 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h",         "sample.h",           "draft.h",          "kernels.cuh",
-                                          "rules/verify.h", "growth/likeliest.h", "course/warps.cuh", "course/race.h"};
+const std::vector<std::string> kHandIn = {"tree.h",        "sample.h",         "draft.h",
+                                          "kernels.cuh",   "rules/verify.h",   "growth/likeliest.h",
+                                          "growth/cost.h", "course/warps.cuh", "course/race.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -329,6 +331,8 @@ JUDGED("6.2")
 JUDGED("7.1")
 JUDGED("8.1")
 JUDGED("8.2")
+JUDGED("9.1")
+JUDGED("9.2")
 JUDGED("10.1")
 JUDGED("10.2")
 JUDGED("10.3")
@@ -544,7 +548,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 13");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 10 11 13") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 9 10 11 13") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -859,6 +863,23 @@ TEST_CASE("course: the worked example of the race is how its laps are counted") 
            lap.forwards, lap.nodes, lap.milliseconds(), lap.a_second());
   INFO(line);
   CHECK(page_has(13, line));
+}
+
+TEST_CASE("course: the worked examples of chapter 9 are what the engine computes") {
+  const std::vector<double> measured = {10, 10.4, 10.2, 11.6, 11, 14}, once(6, 1);
+  const std::vector<double> fitted = never_falling(measured, once);
+  const std::vector<float> reach = {0.6f, 0.3f, 0.25f, 0.21f, 0.189f};
+  std::string lines = fixed("rows        ", {1, 2, 3, 4, 5, 6}, "%7.0f") + fixed("measured    ", measured, "%7.2f") +
+                      fixed("fitted      ", fitted, "%7.2f");
+  CHECK_MESSAGE(page_has(9, lines), lines);
+  std::vector<double> tokens = {1}, rates;
+  for (float one : reach) tokens.push_back(tokens.back() + double(one));
+  for (size_t n = 0; n < tokens.size(); n++) rates.push_back(1e3 * tokens[n] / fitted[n]);
+  lines = fixed("nodes       ", {0, 1, 2, 3, 4, 5}, "%7.0f") + fixed("tokens      ", tokens, "%7.3f") +
+          fixed("a second    ", rates, "%7.1f");
+  CHECK_MESSAGE(page_has(9, lines), lines);
+  CHECK(best_prefix(reach, 1, [&](int rows) { return fitted[size_t(rows) - 1]; }) == 4);
+  CHECK(never_falling({10.4, 10.2}, {3, 1})[0] == doctest::Approx(10.35));
 }
 
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
