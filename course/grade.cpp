@@ -488,8 +488,8 @@ int main(int argc, char** argv) {
   wakes.sa_handler = [](int) {};
   sigaction(SIGALRM, &wakes, nullptr);
   Options options = read_options(argc, argv);
-  const std::vector<Chapter> all = {chapter1(), chapter2(), chapter4(), chapter5(),
-                                    chapter6(), chapter8(), chapter10()};
+  const std::vector<Chapter> all = {chapter1(), chapter2(), chapter4(),  chapter5(),
+                                    chapter6(), chapter8(), chapter10(), chapter12()};
   std::vector<Chapter> chosen;
   for (const Chapter& chapter : all)
     if (options.chapters.empty() || std::count(options.chapters.begin(), options.chapters.end(), chapter.number))
@@ -497,7 +497,7 @@ int main(int argc, char** argv) {
   if (chosen.empty() || !fs::exists("blank") || !fs::is_directory(options.submission)) {
     fprintf(stderr, "grade: %s\n",
             !fs::exists("blank") ? "no folder blank/ here: run it in the starter's folder"
-            : chosen.empty()     ? "there is no such chapter: choose of 1 2 4 5 6 8 10"
+            : chosen.empty()     ? "there is no such chapter: choose of 1 2 4 5 6 8 10 12"
                                  : "there is no such folder: --submission");
     return 2;
   }

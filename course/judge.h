@@ -77,6 +77,7 @@ Chapter chapter5();
 Chapter chapter6();
 Chapter chapter8();
 Chapter chapter10();
+Chapter chapter12();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Words for what is wrong

@@ -16,7 +16,7 @@ make -s "$BUILD/make_course"
 make -s -C "$course" deps
 make --no-print-directory -j"$JOBS" -C "$course" build/grade
 chapters=
-for chapter in 1 2 4 5 6 8 10; do chapters="$chapters $reference/chapter$chapter"; done
+for chapter in 1 2 4 5 6 8 10 12; do chapters="$chapters $reference/chapter$chapter"; done
 make --no-print-directory -s -j"$JOBS" -C "$course" B="$reference" FROM="$root" $chapters
 
 case $1 in
