@@ -88,9 +88,10 @@ Message weights(Message& question) {
   const auto [rows, K, N, x_row, dy_row, lanes] = question.get<std::array<int, 6>>();
   const Numbers x = question.list<double>(), dy = question.list<double>();
   Numbers dw = question.list<double>();
+  const int inputs = K;  // clang lets no lambda have a structured binding
   const MatmulGradient<double> op{rows, K, N, x.data(), x_row, dy.data(), dy_row, dw.data()};
   with_lanes(lanes, [&](const auto& group) {
-    for (int k = K - 1; k >= 0; k--) op(group, k);
+    for (int k = inputs - 1; k >= 0; k--) op(group, k);
   });
   return Message().put(dw);
 }

@@ -12,16 +12,29 @@ Numbers doubles(Examiner& judge, size_t n, double largest) {
   return list;
 }
 
-// Throws where the two differ by more than `tolerance`. hint(got, right): a guess at the mistake, may be "".
+// What all numbers from this one on have in common with the right ones, for who looks for the mistake.
+std::string hint(const Numbers& got, const Numbers& right, size_t at) {
+  if (std::isnan(got[at])) return " (it was not written)";
+  const double times = got[at] / right[at];
+  if (std::abs(times + 1) < 1e-6) return " (the sign is the other one)";
+  const double square = std::max(times * times, 1 / (times * times));  // of a scale that is left out: whole
+  if (!(std::abs(square - std::round(square)) < 1e-5 * square)) return "";
+  int alike = 0;
+  for (size_t i = at + 1; i < got.size() && i < at + 4; i++) {
+    if (std::abs(right[i]) < 1e-9) continue;
+    if (!(std::abs(got[i] - times * right[i]) < 1e-6 * std::abs(got[i]))) return "";
+    alike++;
+  }
+  return alike < 2 ? "" : line_of(" (", times, " times as much; so are the next numbers)");
+}
+
+// Throws where the two differ by more than `tolerance`.
 template <class Where>
 void near(const Numbers& got, const Numbers& right, double tolerance, Where where) {
   if (got.size() != right.size()) not_passed(int(got.size()), " numbers, not ", int(right.size()));
   for (size_t i = 0; i < got.size(); i++)
     if (!(std::abs(got[i] - right[i]) <= tolerance * std::max(1.0, std::abs(right[i]))))
-      not_passed(where(int(i)), " is ", got[i], ", should be ", right[i],
-                 std::isnan(got[i])                                                     ? " (it was not written)"
-                 : got[i] != 0 && std::abs(got[i] + right[i]) < 1e-6 * std::abs(got[i]) ? " (the sign is the other one)"
-                                                                                        : "");
+      not_passed(where(int(i)), " is ", got[i], ", should be ", right[i], hint(got, right, i));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -66,19 +79,17 @@ void cross_entropy(Examiner& judge, Losses sizes, double largest = 4) {
 // ---------------------------------------------------------------------------------------------------------------
 // The gradient of a weight
 
-// The loss is the sum of out times dy, with out = x W: its slope by W is known by the numbers that x and dy have in
-// one place each, so that each product is asked for alone.
+// x and dy have one number each that is not 0: what should become of them is asked for alone.
 void one_product(Examiner& judge) {
   const int rows = 4, K = 5, N = 6;
   for (int i = 0; i < 40; i++) {
     const int row = judge.below(rows), k = judge.below(K), n = judge.below(N);
-    Numbers x(rows * K, 0), dy(rows * N, 0), before = doubles(judge, K * N, 1), right = before;
+    Numbers x(rows * K, 0), dy(rows * N, 0), before = doubles(judge, K * N, 1);
     x[size_t(row * K + k)] = judge.unit() + 1;
     dy[size_t(row * N + n)] = judge.unit() - 2;
-    right[size_t(k * N + n)] += x[size_t(row * K + k)] * dy[size_t(row * N + n)];
     const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, K, N, 0};
-    Message answer = judge.student.ask(Message().put('m').put(sizes).put(x).put(dy).put(before));
-    near(answer.list<double>(), right, 1e-9, [&](int at) {
+    const Message question = Message().put('m').put(sizes).put(x).put(dy).put(before);
+    near(judge.student.ask(question).list<double>(), judge.reference.ask(question).list<double>(), 1e-9, [&](int at) {
       return line_of("x has one number that is not 0, ", x[size_t(row * K + k)], " in row ", row, ", input ", k,
                      "; dy has ", dy[size_t(row * N + n)], " in row ", row, ", output ", n, "; dw held ",
                      before[size_t(at)], " there: the gradient of input ", at / N, ", output ", at % N);
@@ -131,9 +142,10 @@ void attention(Examiner& judge, const Heads& heads, const std::vector<int>& pare
                    : key ? column - heads.H
                          : column - heads.H - heads.KV,
                    ", channel ", d,
-                   query ? " (from dS)"
-                   : key ? " (from ds, which you store)"
-                         : " (from p, which you store)",
+                   query && position == 0 && heads.past == 0 ? " (a row that sees one key: P is 1, whatever the query)"
+                   : query                                   ? " (from dS)"
+                   : key                                     ? " (from ds, which you store)"
+                                                             : " (from p, which you store)",
                    ",");
   });
 }

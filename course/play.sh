@@ -17,7 +17,8 @@ edit() { printf '%s\n' "$1" >>build/play.sed; }
 mkdir -p build
 printf '' >build/play.sed
 edit 's/kNewTokens = 300/kNewTokens = 3000/'
-edit "s/if (bytes.find(char(c)) != std::string::npos) symbols/if (c == '\\\\n' || (c >= ' ' \\&\\& c <= '~')) symbols/" # always the same tokens
+# Always the same tokens.
+edit "s/if (bytes.find(char(c)) != std::string::npos) symbols/if (c == '\\\\n' || (c >= ' ' \\&\\& c <= '~')) symbols/"
 edit 's|^Config article(|#include "course/model12.h"\n&|'
 if [ "$1" = heads ]; then needs "1 2 5 12" "make measure" "these chapters"
 else needs "1 2 5 6" "make play" "these four chapters"; fi
