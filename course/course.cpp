@@ -52,22 +52,15 @@ std::vector<Region> marked(const std::string& file, const std::string& text) {
   } catch (const std::runtime_error& error) { throw std::runtime_error(file + ": " + error.what()); }
 }
 
-char in_rot13(char c) {
-  const char first = c >= 'a' && c <= 'z' ? 'a' : 'A';
-  return c >= first && c <= first + 25 ? char(first + (c - first + 13) % 26) : c;
-}
-
 void make_starter(const fs::path& to) {
   std::map<std::string, std::string> files;    // what each holds
   std::map<std::string, std::string> regions;  // in which files each is
-  std::string given;                           // what `make play` puts into region 2
   for (const std::string& file : kEngine) {
     const std::string text = project_file(file);
     const std::vector<Region> of_file = marked(file, text);
     files[file] = of_file.empty() ? text : cut(text);
     if (of_file.empty()) continue;
     files["blank/" + file] = cut(text);
-    if (const Bodies bodies = bodies_of(text); bodies.count("2")) given = bodies.at("2")[0];
     for (const Region& region : of_file)
       if (is_written(region) && regions[region.number].find(file) == std::string::npos)
         regions[region.number] += " " + file;
@@ -80,8 +73,6 @@ void make_starter(const fs::path& to) {
     else if (std::find(kTeachers.begin(), kTeachers.end(), top) == kTeachers.end())
       files.insert({"course/" + name, read_file(entry.path())});  // where a student writes, it is cut already
   }
-  for (char& c : given) c = in_rot13(c);
-  files["course/given"] = given;
   for (const auto& [name, text] : files) write_file(to / name, text);
   // What an earlier starter had and this one has not goes; what its grader built or recorded stays.
   std::vector<fs::path> old;

@@ -82,6 +82,7 @@ Chapter chapter8();
 Chapter chapter9();
 Chapter chapter10();
 Chapter chapter11();
+Chapter chapter12();
 Chapter chapter13();
 
 // ---------------------------------------------------------------------------------------------------------------

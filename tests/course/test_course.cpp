@@ -17,6 +17,7 @@
 #include "course/regions.h"
 #include "draft.h"
 #include "files/io.h"
+#include "gradients.cuh"
 #include "growth/cost.h"
 #include "growth/likeliest.h"
 #include "kernels.cuh"
@@ -143,7 +144,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -195,9 +196,9 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h",        "sample.h",         "draft.h",
-                                          "kernels.cuh",   "rules/verify.h",   "growth/likeliest.h",
-                                          "growth/cost.h", "course/warps.cuh", "course/race.h"};
+const std::vector<std::string> kHandIn = {
+    "tree.h",         "sample.h",           "draft.h",       "kernels.cuh",      "gradients.cuh",
+    "rules/verify.h", "growth/likeliest.h", "growth/cost.h", "course/warps.cuh", "course/race.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -337,6 +338,9 @@ JUDGED("10.1")
 JUDGED("10.2")
 JUDGED("10.3")
 JUDGED("11.1")
+JUDGED("12.1")
+JUDGED("12.2")
+JUDGED("12.3")
 JUDGED("13.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
@@ -541,14 +545,33 @@ TEST_CASE("course: make play trains and decodes in a folder as it was unpacked, 
   CHECK(contains(played.text, ", the same bytes"));
 }
 
+TEST_CASE("course: make play decodes without chapters 8 and 12: something simpler stands in for them") {
+  const std::string path = unpacked();
+  hand_in(path);
+  for (const char* file : {"sample.h", "gradients.cuh"})
+    write_file(path + "/" + file, read_file(kStarter + "/blank/" + file));
+  const Ran played = run("make -C " + path + " play");
+  INFO(played.text);
+  CHECK(played.status == 0);
+  CHECK(contains(played.text, "chapter 8 is not written yet: something simpler stands in for it"));
+  CHECK(contains(played.text, "chapter 12 is not written yet: something simpler stands in for it"));
+  CHECK(!contains(played.text, "update 1 of"));
+  CHECK(contains(played.text, ", the same bytes"));
+  // What is written, and wrong, stops it.
+  hand_in(path, changed("12.1", "x[target[row]] -= factor", "x[target[row]] += factor"));
+  const Ran wrong = run("make -C " + path + " play");
+  CHECK(wrong.status != 0);
+  CHECK_MESSAGE(contains(wrong.text, "make play: chapter 12 is written, and not right yet"), wrong.text);
+}
+
 TEST_CASE("course: the grader says what it lacks") {
   make_starter();
   const Ran nowhere = run("cd /tmp && " + fs::absolute(kStarter).string() + "/build/grade");
   CHECK(nowhere.status == 2);
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
-  const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 13");
+  const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 14");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 9 10 11 13") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 9 10 11 12 13") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -896,6 +919,38 @@ TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
            int(side_by_side.size()), int(in_a_row.size()));
   INFO(lines);
   CHECK(page_has(10, lines));
+}
+
+TEST_CASE("course: the worked example of chapter 12 is what the engine computes") {
+  std::vector<double> logits = {2, 1, 0}, loss(1);
+  const std::vector<int> target = {1};
+  std::string lines = fixed("logits   ", logits, "%8.4f");
+  lines +=
+      fixed("softmax  ",
+            {exp(2.0) / (exp(2.0) + exp(1.0) + 1), exp(1.0) / (exp(2.0) + exp(1.0) + 1), 1 / (exp(2.0) + exp(1.0) + 1)},
+            "%8.4f");
+  CrossEntropy<double>{logits.data(), 3, 3, target.data(), loss.data(), true, 1}(Solo{}, 0);
+  lines += fixed("loss     ", loss, "%8.4f") + fixed("gradient ", logits, "%8.4f");
+  INFO(lines);
+  CHECK(page_has(12, lines));
+
+  const int n = 3, slots = 64;
+  const std::vector<int> end(n, n), depth = {0, 1, 2}, root(n, 0), first_row = {0, n}, slot = {0}, past = {0};
+  const Forest forest{n, 1, end.data(), depth.data(), root.data(), first_row.data(), slot.data(), past.data()};
+  const std::vector<double> qkv = {0, 0, 1, 0, 1, 0, 1, 2, 4}, dout = {0, 0, 1};
+  std::vector<double> k(slots), v(KeyValues<double>::value_numbers(slots, 1)), out(n), log_sum(n), weights(n * n),
+      dk(slots * 16), dv(slots * 16), dqkv(9), p(n * n), ds(n * n), dp;
+  const Attention<double> s{forest,         1, 1, 1, qkv.data(), 3, {k.data(), v.data(), slots, 1}, out.data(), 1,
+                            log_sum.data(), {}};
+  for (int row = 0; row < n; row++) WriteCache<double, double>{s}(Solo{}, row);
+  for (int row = 0; row < n; row++) AttentionForward<double, double>{s, weights.data(), n}(Solo{}, row);
+  const AttentionBackward<double> b{s, dout.data(), dk.data(), dv.data(), dqkv.data()};
+  AttentionBackwardQueries<double>{b, p.data(), ds.data(), n}(Solo{}, 2);
+  for (int j = 0; j < n; j++) dp.push_back(dout[2] * *s.cache.value(0, j, 0));
+  lines = fixed("P        ", {p.begin() + 6, p.end()}, "%8.4f") + fixed("dP       ", dp, "%8.4f") +
+          fixed("dS       ", {ds.begin() + 6, ds.end()}, "%8.4f") + fixed("dq       ", {dqkv[6]}, "%8.4f");
+  INFO(lines);
+  CHECK(page_has(12, lines));
 }
 
 }  // namespace
