@@ -51,8 +51,9 @@ set_up() {
     tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
   top=$work/nanospec
   cd "$top" || exit 1
-  mkdir -p models runs folder/rules folder/data
-  cp tree.h kernels.cuh folder/ && cp rules/verify.h folder/rules/ && cp data/*shakespeare.txt folder/data/
+  mkdir -p models runs folder/rules folder/course folder/data
+  cp tree.h kernels.cuh folder/ && cp rules/verify.h folder/rules/ && cp course/warps.cuh folder/course/ &&
+    cp data/*shakespeare.txt folder/data/
   if [ "$prove$way" != 0check ] && [ -s "$root/$real" ]; then ln -s "$root/$real" models/
   else # with a context of 2,048 tokens, where it has 256
     cp tests/files/llama_plain.gguf $real
