@@ -2,9 +2,10 @@
 //
 // usage: course starter FOLDER           a starter: the engine with the students' regions cut out, chapters, a grader
 //        course solutions FILE FOLDER    stored solutions of one region, each as a submission of its own
+//        course student FOLDER TO        the engine's marked files with a submission's regions in them
 //   Run it in the project's root.
 //
-// In order: the starter's files; the starter; stored solutions.
+// In order: the starter's files; the starter; a student's engine; stored solutions.
 #include <cstdio>
 #include <iterator>
 #include <sstream>
@@ -94,6 +95,24 @@ void make_starter(const fs::path& to) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// A student's engine
+
+// A region that the submission lacks is left out; what no student writes is the engine's.
+void make_student(const fs::path& submission, const fs::path& to) {
+  for (const std::string& source : kEngine) {
+    const std::string text = project_file(source);
+    if (marked(source, text).empty()) continue;
+    const fs::path file = submission / source;
+    const Bodies theirs = bodies_of(read_file(fs::exists(file) ? file : submission / file.filename()));
+    Bodies bodies;
+    for (const auto& [number, body] : bodies_of(text))
+      if (number.find('.') == std::string::npos) bodies[number] = body;
+      else if (theirs.count(number)) bodies[number] = theirs.at(number);
+    write_file(to / source, paste(cut(text), bodies));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Stored solutions: course/teacher/solutions/5.1.txt, one behind the other:
 //   ### right: its name            or wrong: its name
 //   says: part of the line that the grader must say                       (of wrong ones)
@@ -178,8 +197,9 @@ int main(int argc, char** argv) {
   try {
     if (what == "starter" && argc == 3) make_starter(argv[2]);
     else if (what == "solutions" && argc == 4) make_solutions(argv[2], argv[3]);
+    else if (what == "student" && argc == 4) make_student(argv[2], argv[3]);
     else {
-      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER\n");
+      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER | course student FOLDER TO\n");
       return 2;
     }
   } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #   make.sh starter    the starter tree, its grader, and the engine's own answers, which stay out of the starter
 #   make.sh course     all that students get
 #   make.sh grade      judges the folder SUBMISSION (without it: the engine itself), all chapters or CHAPTER
+#   make.sh real       lets it decode with a real model, the one of `make chat`, once chapters 1, 2, 5 and 6 are right
 # A submission is judged by the starter's grader and by the engine's own answers.
 set -e
 root=$PWD course=$BUILD/course reference=$PWD/$BUILD/reference
@@ -31,4 +32,16 @@ case $1 in
     cd "$course"
     build/grade --reference "$reference" --hide "$root" --submission "$submission" --results "$results" \
       ${CHAPTER:+--chapter "$CHAPTER"} ;;
+  real)
+    submission=$(realpath -ms "${SUBMISSION:-.}") model=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf of=$BUILD/real
+    [ -s "$model" ] || { echo "no real model is here, so none was run: make chat gets it, into models/"; exit 0; }
+    (cd "$course" && build/grade --reference "$reference" --hide "$root" --submission "$submission" \
+      --results build/real.json --chapter "1 2 5 6") || { echo "make real: these chapters need all their points first"; exit 1; }
+    rm -rf "$of" && mkdir -p "$of" && cp ./*.h ./*.cuh "$of"
+    for folder in course drafters files forest growth machine rules; do cp -r $folder "$of"; done
+    "$BUILD/make_course" student "$submission" "$of"
+    echo "compiling a student's engine ..."
+    ${CXX:-g++} -std=c++17 -O3 -DPORTABLE -I"$of" -ffp-contract=off -fno-math-errno -march=native -pthread \
+      "$of/course/teacher/real.cpp" -o "$of/real" -lmd -lpcre2-8 -lunistring
+    "$of/real" "$model" ;;
 esac
