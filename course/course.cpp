@@ -2,9 +2,10 @@
 //
 // usage: course starter FOLDER           a starter: the engine with the students' regions cut out, chapters, a grader
 //        course solutions FILE FOLDER    stored solutions of one region, each as a submission of its own
+//        course student FOLDER TO 1 5    the engine's marked files with a submission's regions of these chapters
 //   Run it in the project's root.
 //
-// In order: the starter's files; the starter; stored solutions.
+// In order: the starter's files; the starter; a student's engine; stored solutions.
 #include <cstdio>
 #include <iterator>
 #include <sstream>
@@ -83,6 +84,24 @@ void make_starter(const fs::path& to) {
   }
   for (const fs::path& file : old) fs::remove(file);
   for (const auto& [number, where] : regions) printf("  region %-5s of%s\n", number.c_str(), where.c_str());
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A student's engine
+
+// Of these chapters the submission's regions, which are graded before; the others are the engine's.
+void make_student(const fs::path& submission, const fs::path& to, const std::vector<std::string>& chapters) {
+  for (const std::string& source : kEngine) {
+    const std::string text = project_file(source);
+    Bodies bodies = bodies_of(text);
+    for (auto& [number, body] : bodies) {
+      const size_t dot = number.find('.');
+      if (dot == std::string::npos || !std::count(chapters.begin(), chapters.end(), number.substr(0, dot))) continue;
+      const fs::path file = submission / source;
+      body = bodies_of(read_file(fs::exists(file) ? file : submission / file.filename())).at(number);
+    }
+    if (!marked(source, text).empty()) write_file(to / source, paste(cut(text), bodies));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -170,8 +189,9 @@ int main(int argc, char** argv) {
   try {
     if (what == "starter" && argc == 3) make_starter(argv[2]);
     else if (what == "solutions" && argc == 4) make_solutions(argv[2], argv[3]);
+    else if (what == "student" && argc > 4) make_student(argv[2], argv[3], {argv + 4, argv + argc});
     else {
-      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER\n");
+      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER | course student FOLDER TO CHAPTERS\n");
       return 2;
     }
   } catch (const std::exception& error) {

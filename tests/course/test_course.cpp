@@ -507,6 +507,21 @@ TEST_CASE("course: processes that code starts end with it") {
   CHECK(living() == 0);
 }
 
+TEST_CASE("course: a student's engine has the regions of the submission, and else the engine's") {
+  make_starter();
+  const Folder folder, to;
+  hand_in(folder.path, changed("5.1", "  const int n = growth.size();", "  const int n = growth.size();  // mine"));
+  fs::rename(folder.file("course/warps.cuh"), folder.file("warps.cuh"));
+  REQUIRE(run("build/make_course student " + folder.path + " " + to.path).status == 0);
+  for (const std::string& file : kHandIn) {
+    auto theirs = course::bodies_of(read_file(to.file(file))), engine = course::bodies_of(read_file(file));
+    CHECK(theirs.size() == engine.size());
+    CHECK(theirs.count("5.1") == engine.count("5.1"));
+    if (theirs.count("5.1")) CHECK(contains(theirs["5.1"][0], "// mine"));
+    CHECK(theirs["11.1"] == engine["11.1"]);
+  }
+}
+
 // What students get, unpacked, with their answers in it; what is compiled already is brought along. The text to train
 // on is got without a network.
 const std::string& unpacked() {
