@@ -85,8 +85,9 @@ int top_candidates(G g, const float* logits, const float* noise, int vocab, cons
     scores[x] = logits[x] >= least && score > lowest ? score : lowest;
   });
 
-  float worst = lowest;  // a token must beat this to be among the best
   int found = 0;
+  // course 3.2
+  float worst = lowest;  // a token must beat this to be among the best
   for (int begin = 0; begin < vocab; begin += kLanes) {
     const int end = smaller(begin + kLanes, vocab);
     int near = 0;  // whether a token of this block beats it: in a large vocabulary few blocks have one
@@ -99,6 +100,7 @@ int top_candidates(G g, const float* logits, const float* noise, int vocab, cons
       if (found == width) worst = best[width - 1].chance;
     }
   }
+  // end
   score_to_chance(scores, vocab, sharpness(*draws.sampling, noise != nullptr), found, best);
   return found;
 }
@@ -168,6 +170,7 @@ constexpr double kBigramPrior = 4;  // the unigram weighs as much as this many c
 // (v, v) log q(x | c) = log((count(c, x) + a unigram(x)) / (count(c) + a)), a = kBigramPrior. The unigram counts every
 // token once more than it occurs, so that no chance is zero. tokens: each in [0, v).
 inline std::vector<float> bigram_table(const std::vector<int>& tokens, size_t v) {
+  // course 3.1
   std::vector<double> unigram(v, 1.0 / double(tokens.size() + v)), total(v, 0);
   for (int token : tokens) unigram[token] += 1.0 / double(tokens.size() + v);
   std::vector<float> table(v * v, 0);  // counts first: exact up to 2^24
@@ -179,6 +182,7 @@ inline std::vector<float> bigram_table(const std::vector<int>& tokens, size_t v)
     for (size_t x = 0; x < v; x++)
       table[c * v + x] = float(log((table[c * v + x] + kBigramPrior * unigram[x]) / (total[c] + kBigramPrior)));
   return table;
+  // end
 }
 
 struct Bigram : Drafter {

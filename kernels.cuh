@@ -238,6 +238,7 @@ struct Norm {
   HD void operator()(const G& g, int row) const {
     const T* a = x + size_t(row) * x_row;
     T* out = y + size_t(row) * y_row;
+    // course 1.2
     const T m = center ? g.template sum<T>(channels, [=](int c) { return a[c]; }) / T(channels) : T(0);
     const T v = g.template sum<T>(channels, [=](int c) { return (a[c] - m) * (a[c] - m); }) / T(channels);
     const T r = T(1) / square_root(v + epsilon);
@@ -249,6 +250,7 @@ struct Norm {
       if (mean) mean[row] = m;
       if (rstd) rstd[row] = r;
     });
+    // end
   }
 };
 
@@ -278,8 +280,6 @@ struct HeadNorm {
     its(g, 0);
   }
 };
-
-// Column operations.
 
 template <class T>
 struct AddBias {
@@ -383,11 +383,13 @@ struct Rope {
     const T* angle = table + size_t(forest.position(row)) * half * 2;  // as (cosine, sine)
     T* x = qkv + size_t(row) * qkv_row + item % heads * head_size;
     const T sign = back ? T(-1) : T(1);
+    // course 1.3
     g.each(half, [=](int d) {
       const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
       x[d] = a * c - b * s;
       x[d + half] = a * s + b * c;
     });
+    // end
   }
 };
 
@@ -524,8 +526,7 @@ struct KeepRows {
     const int* const rows = kept + 2;
     const KeyValues<S> to = cache(item / n_kv_head);
     // course 6.2
-    // A lane copies its own columns row after row, and so never reads a slot that it has already overwritten. In
-    // parallel over rows this would be a race.
+    // A lane copies its own columns row after row: so it never reads a slot that it has overwritten.
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
         *to.key(head, first + i, d) = *to.key(head, first + rows[i], d);
@@ -551,7 +552,7 @@ __global__ void plain_attention(Attention<float, S> s) {
   const int keys = past + row - first + 1;  // those of the past, then those of the root's rows up to this one
   const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
   float* out = s.out + size_t(row) * s.out_row + head * D;
-  // course 10.1
+  // course 10.3
   // Two loops over the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in
   // order of position. Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
   struct Memory {          // __shared__
@@ -600,11 +601,11 @@ void attention_plain(const Attention<float, S>& s) {
 // Budget: 40 registers, 0 bytes shared. Loads: 1.
 template <class S>
 __global__ void plain_gather(KeepRows<S> s) {
-  // course 6
-  // A thread for each column of keys or values.
   const int head = blockIdx.y, first = s.kept[0], count = s.kept[1], D = s.head_size;
   const int* const rows = s.kept + 2;
   const KeyValues<S> cache = s.cache(blockIdx.x);
+  // course 10.1
+  // A thread for each column of keys or values.
   for (int column = threadIdx.x; column < 2 * D; column += blockDim.x)
     for (int i = 0; i < count; i++) {
       if (column < D) *cache.key(head, first + i, column) = *cache.key(head, first + rows[i], column);

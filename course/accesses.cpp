@@ -49,20 +49,21 @@ bool holds(const Watched& piece, uintptr_t at) {
 }
 
 // Who touched a word of shared memory since the last meeting that orders memory.
+constexpr int kSeveral = 1 << 16;
 struct Touched {
   long fences = -1;
-  int writer = -1, reader = -1;  // a lane, -1 for none, 32 for several
+  int writer = -1, reader = -1;  // a thread of the block, -1 for none, kSeveral
 };
 std::unordered_map<uintptr_t, Touched> touched;
 
-void look_for_race(uintptr_t word, int lane, bool write) {
+void look_for_race(uintptr_t word, int thread, bool write) {
   Touched& one = touched[word];
   const long now = emulator::block.fences + emulator::block.barriers;
   if (one.fences != now) one = {now, -1, -1};
   const int other = write ? one.reader : one.writer;
-  counted.races += other >= 0 && other != lane;
+  counted.races += other >= 0 && other != thread;
   int& mine = write ? one.writer : one.reader;
-  mine = mine < 0 || mine == lane ? lane : 32;
+  mine = mine < 0 || mine == thread ? thread : kSeveral;
 }
 
 long sectors(const Lanes& lanes, size_t size) {
@@ -115,7 +116,7 @@ void access(const void* address, size_t size, bool write, const void* from) {
       begin_block();
     }
     for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
-      look_for_race(word, int(threadIdx.x % 32), write);
+      look_for_race(word, int(threadIdx.x), write);
     Place& place = places[{from, int(threadIdx.x / 32)}];
     const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
     if (time == place.instructions.size()) place.instructions.push_back(Lanes{});

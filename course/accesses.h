@@ -3,7 +3,7 @@
 // The compiler's -fsanitize=thread puts a call before every read and write, and we link functions of our own in place
 // of its library. The n-th time that each lane of a warp comes to one place in the program counts as one instruction of
 // the warp. Its transactions are the different sectors of 32 bytes that its lanes touch. In shared memory a word of 4
-// bytes lies in bank (address / 4) % 32; lanes that want different words of one bank conflict. If one lane writes a
+// bytes lies in bank (address / 4) % 32; lanes that want different words of one bank conflict. If one thread writes a
 // word of it and another reads it, in either order, and no __syncwarp or __syncthreads stands in between, that is a
 // race: shuffles and votes promise nothing about memory.
 #pragma once

@@ -1,4 +1,4 @@
-// course/checks1.cpp: the grader's checks of chapter 1: matmul.
+// course/checks1.cpp: the grader's checks of chapter 1: matmul, norm, rotary positions.
 #include "course/judge.h"
 
 namespace course {
@@ -14,7 +14,7 @@ int out_row(int n) { return (n + 15) / 16 * 16 + 16; }
 
 void same_as_reference(Examiner& judge, const Product& product) {
   Message question;
-  question.put(product).put(kUnwritten);
+  question.put(1).put(product).put(kUnwritten);
   question.put(judge.numbers(size_t(product.rows) * product.K));
   question.put(judge.numbers(size_t(product.K) * product.N));
   const auto right = judge.reference.ask(question).list<float>(), got = judge.student.ask(question).list<float>();
@@ -29,22 +29,64 @@ void same_as_reference(Examiner& judge, const Product& product) {
   });
 }
 
+// form: 0 without weight, 1 with it, 2 with weight and bias.
+void norms(Examiner& judge, int rows, int C, bool center, int form, int lanes, float epsilon) {
+  Message question;
+  question.put(2).put(std::array<int, 4>{rows, C, center, lanes}).put(epsilon).put(kUnwritten);
+  std::vector<float> x = judge.numbers(size_t(rows) * C);
+  for (float& number : x) number += 0.5f;  // a mean that is not zero
+  question.put(x).put(judge.numbers(form > 0 ? C : 0)).put(judge.numbers(form > 1 ? C : 0));
+  Message answer = judge.student.ask(question), reference = judge.reference.ask(question);
+  const char* const what = center ? "LayerNorm" : "RMSNorm";
+  constexpr const char* kForms[] = {" without weight", " with weight", " with weight and bias"};
+  const auto got = answer.list<float>(), right = reference.list<float>();
+  same_bits(got, right, [&](int i) {
+    return line_of(what, kForms[form], ", C ", C, lanes ? ", lanes in reverse order" : "", ": y[row ", i / (C + 3),
+                   "][channel ", i % (C + 3), "]");
+  });
+  same_bits(answer.list<float>(), reference.list<float>(), [&](int i) {
+    return line_of(what, ": ", i < rows ? "mean" : "rstd", "[row ", i % rows, "]",
+                   rows > 1 && i % rows == rows - 1 ? ", which is null for this row," : "");
+  });
+}
+
+void rotates(Examiner& judge, int rows, int heads, int D, bool back, int lanes) {
+  const int past = judge.between(1, 9), row = heads * D + 8;
+  std::vector<float> angles;
+  for (int i = 0; i < (past + rows) * D / 2; i++) {
+    const double angle = 6.28 * judge.unit();
+    angles.push_back(float(std::cos(angle)));
+    angles.push_back(float(std::sin(angle)));
+  }
+  Message question;
+  question.put(3).put(std::array<int, 6>{rows, heads, D, back, lanes, past});
+  question.put(judge.numbers(size_t(rows) * row)).put(angles);
+  const auto right = judge.reference.ask(question).list<float>(), got = judge.student.ask(question).list<float>();
+  same_bits(got, right, [&](int i) {
+    const int column = i % row;
+    return line_of("rotary, heads of ", D, back ? ", back" : "", lanes ? ", lanes in reverse order" : "", ": row ",
+                   i / row, " at position ", past + (i / row + 1) / 2,
+                   column < heads * D ? line_of(", head ", column / D, ", channel ", column % D)
+                                      : line_of(", a value behind the heads"));
+  });
+}
+
 }  // namespace
 
 Chapter chapter1() {
   return {
       1,
       "decoding reads weights",
-      {{"one row", 2,
+      {{"one row", 1,
         [](Examiner& judge) {
           for (int K : {1, 2, 5, 64, 333}) same_as_reference(judge, {1, K, 48, 0, 48, 0, 0});
         }},
-       {"1 to 64 rows", 3,
+       {"1 to 64 rows", 2,
         [](Examiner& judge) {
           for (int rows = 1; rows <= 64; rows++)
             same_as_reference(judge, {rows, judge.between(1, 200), 16 * judge.between(1, 5) - 3, 0, 16, rows % 2, 0});
         }},
-       {"the asked columns alone", 2,
+       {"the asked columns alone", 1,
         [](Examiner& judge) {
           for (int begin : {0, 16, 32, 96}) same_as_reference(judge, {5, 77, 150, begin, begin + 32, 0, 0});
         }},
@@ -52,9 +94,21 @@ Chapter chapter1() {
         [](Examiner& judge) {
           same_as_reference(judge, {9, 100, 64, 0, 64, 1, 0});
         }},
-       {"weights in bf16", 2,
+       {"weights in bf16", 1,
         [](Examiner& judge) {
           for (int K : {2, 7, 120}) same_as_reference(judge, {11, K, 64, 32, 64, 0, 1});
+        }},
+       {"1.2: the norm of a row", 2,
+        [](Examiner& judge) {
+          for (int center = 0; center < 2; center++)
+            for (int form = 0; form < 3; form++)
+              for (int C : {3, 32, 200}) norms(judge, C == 3 ? 1 : 4, C, center != 0, form, C == 200, 0.0078125f);
+        }},
+       {"1.3: rotary positions", 2,
+        [](Examiner& judge) {
+          rotates(judge, 1, 1, 2, false, 0);
+          for (int back = 0; back < 2; back++)
+            for (int lanes = 0; lanes < 2; lanes++) rotates(judge, 7, 3, 36, back != 0, lanes);
         }}},
       {}};
 }

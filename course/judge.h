@@ -73,10 +73,13 @@ struct Chapter {
 };
 Chapter chapter1();
 Chapter chapter2();
+Chapter chapter3();
 Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
+Chapter chapter7();
 Chapter chapter10();
+Chapter chapter11();
 Chapter chapter13();
 
 // ---------------------------------------------------------------------------------------------------------------

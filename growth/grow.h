@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "growth/cost.h"
+#include "growth/likeliest.h"
 #include "growth/shapes.h"
 #include "tree.h"
 
@@ -72,15 +73,6 @@ void grow_template(const Template& plan, const Limits& limits, Growth& growth, E
 // ---------------------------------------------------------------------------------------------------------------
 // Shapes by the chance of a node
 
-// Costs of a forward that do not depend on its size.
-struct NoCost {
-  int most() const { return std::numeric_limits<int>::max(); }
-  double seconds(int) const { return 1; }
-  double slope(int) const { return 0; }
-};
-
-constexpr int kLikeliestWidth = 8;  // candidates of a node: a ninth is seldom worth a row
-
 // A tree that grows by the chance of its nodes, perhaps beside others that share its forward. expand(node, candidates)
 // asks the drafter for up to kLikeliestWidth candidates, best first, and returns how many there are.
 template <class Expand>
@@ -99,12 +91,12 @@ struct LikeliestTree {
 //   (trees + sum of reach) / (seconds of the forward + seconds of drafting).
 // The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when no
 // further nodes can raise the rate r: k more nodes of reach q at most gain at most k q tokens and cost at least k slope
-// seconds, so they cannot when q <= r slope. An expansion also costs the drafter's time. With NoCost this is shape
-// `best-first`, which fills its budget. One heap serves all trees (AdaServe, Li et al. 2025; SmartSpec, Liu et al.
-// 2024, chooses one length for all): a tree whose guesses are poor lends its rows to the others. budget: of each tree.
-// prepare(): prepares what is `next` in all trees; if false, it is of no use. It may be null.
-template <class Costs, class Expand>
-void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Expand>>& trees,
+// seconds, so they cannot when q <= r slope. An expansion also costs the drafter's time. One heap serves all trees
+// (AdaServe, Li et al. 2025; SmartSpec, Liu et al. 2024, chooses one length for all): a tree whose guesses are poor
+// lends its rows to the others. budget: of each tree. prepare(): prepares what is `next` in all trees; if false, it is
+// of no use. It may be null.
+template <class Expand>
+void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expand>>& trees,
                     std::function<bool()> prepare = nullptr) {
   constexpr int kWidth = kLikeliestWidth, kUnexpanded = -1;
   struct Offer {
@@ -198,15 +190,15 @@ void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Exp
   }
   for (int tree = 0; tree < roots; tree++) trees[tree].growth.shrink(best[tree] + 1);
 }
-template <class Costs, class Expand>
-void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth& growth, Expand& expand) {
-  const auto ask = [&](int node, Candidate* candidates) {
+
+// Asks for the candidates of one node.
+template <class Expand>
+auto one_by_one(Expand& expand) {
+  return [&](int node, Candidate* candidates) {
     int count = 0;
     expand(&node, 1, kLikeliestWidth, candidates, &count);
     return count;
   };
-  std::vector<LikeliestTree<decltype(ask)>> tree = {{growth, limits, ask}};
-  grow_likeliest(cost, budget, tree);
 }
 
 // Expands the `width` likeliest nodes of each depth. Then the likeliest of all nodes stay, as many as the budget allows
@@ -307,10 +299,11 @@ void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& exp
   } else if (shape.kind == Shape::kBeam) {
     grow_beam(shape, limits, growth, expand);
   } else if (shape.kind == Shape::kBestFirst) {
-    grow_likeliest(NoCost(), shape.budget, Limits{limits.depth}, growth, expand);
+    grow_likeliest(shape.budget, limits.depth, growth, one_by_one(expand));
   } else {
     if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
-    grow_likeliest(*limits.cost, shape.budget, limits, growth, expand);
+    std::vector<LikeliestTree<decltype(one_by_one(expand))>> tree = {{growth, limits, one_by_one(expand)}};
+    grow_likeliest(*limits.cost, shape.budget, tree);
   }
 }
 

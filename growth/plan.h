@@ -1,10 +1,10 @@
 // growth/plan.h: the planner of all shapes: it asks the drafter, corrects its chances, and learns.
 //
 // The ring growth/ decides which nodes are worth a row: shapes.h (names and templates), calibration.h (templates
-// in files), grow.h (growth), cost.h and measure.h (the time of a forward), trust.h (what is learned), clock.h (time),
-// ahead.h (drafting while the target verifies). It includes the core, drafters/ and files/. It hooks into the core's
-// Planner and Watcher (decode.h), and under rule `match` it cannot change the text. Its time counts as drafting; `auto`
-// also measures forwards once, at load.
+// in files), grow.h and likeliest.h (growth), cost.h and measure.h (the time of a forward), trust.h (what is learned),
+// clock.h (time), ahead.h (drafting while the target verifies). It includes the core, drafters/ and files/. It hooks
+// into the core's Planner and Watcher (decode.h), and under rule `match` it cannot change the text. Its time counts as
+// drafting; `auto` also measures forwards once, at load.
 //
 // How to add a shape: see the head of shapes.h. How to add another planner: derive from Planner, as AheadPlanner of
 // ahead.h does, and let generate() of watch/decoding.h choose it.

@@ -70,6 +70,7 @@ struct Accuracy {
 // chance(depth, rank): the rate. Depths (0: the root's children) are below `depths`, ranks below `ranks`.
 template <class Chance>
 Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
+  // course 7
   struct Offer {
     double reach;
     int parent, rank, depth;
@@ -95,6 +96,7 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
     offer(best.reach, int(parent.size()) - 1, 0, best.depth + 1);
   }
   return by_levels(parent, rank);
+  // end
 }
 Template calibrated_template(const Accuracy& accuracy, int nodes);
 

@@ -184,7 +184,8 @@ const std::vector<Topic> kTopics = {
 const std::vector<Topic> kSeeds = {
     {"dynamic-trees",
      0,
-     "where should a tree stop, and how wide should it be?",
+     "where should a tree stop, and how wide should it be? (EAGLE-2, arXiv 2406.16858: a dynamic tree is 1.2 to 1.4 "
+     "times as fast as EAGLE's fixed one)",
      "{hydra|suffix+ngram:4} "
      "{tree:3x2|entropy-stop|entropy-naive|entropy-width|entropy-depth-width|best-first|auto} budget=15",
      {"all"},
@@ -193,7 +194,8 @@ const std::vector<Topic> kSeeds = {
      {0.4f}},
     {"heads",
      0,
-     "what do heads make of many nodes, of few, and of those that are right most often?",
+     "what do heads make of many nodes, of few, and of those that are right most often? (Medusa, arXiv 2401.10774: 2.2 "
+     "to 3.6 times plain decoding on a GPU; Hydra, 2402.05109: up to 1.31 times Medusa)",
      "medusa {cartesian:4,4,4,4 budget=340|cartesian:2,2,2|calibrated budget=64|best-first budget=15|auto};hydra "
      "{best-first budget=15|auto}",
      {"all"},

@@ -88,7 +88,7 @@ const std::regex kTurns(
                  "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
                  "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
                : "course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
-                 "three|wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
+                 "wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
                  "single: (its|nvcc|on the|the core)");
 constexpr const char* kRests =
     "it takes turns with tests of its kind: NANOSPEC_PROVE=1, or its name after -tc, runs it";

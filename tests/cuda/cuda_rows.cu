@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "course/warps.cuh"
 #include "drafters/operations.h"
 #include "sample.h"
 #include "tests/random.h"
@@ -208,6 +209,25 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   });
   check("MatmulGradient", C,
         [&](Desk& d) { return MatmulGradient<float>{rows, C, 70, d.f[0], stride, d.f[1], 80, d.f[2]}; });
+}
+
+TEST_CASE(ON "the course's norm has the bits of Norm") {
+  constexpr int rows = 3, C = 77, stride = 80;
+  std::vector<float> x(rows * stride), weight(C), right(rows * stride);
+  Chance chance(3);
+  chance.fill(x.data(), x.size());
+  chance.fill(weight.data(), weight.size());
+  const Norm<float> on_core{x.data(), stride, C, weight.data(), nullptr, right.data(), stride, nullptr, nullptr, false};
+  for (int row = 0; row < rows; row++) on_core(Solo{}, row);
+  const Array<float> from = on_device(x), w = on_device(weight);
+  const auto on_warps = in_every_order([&] {
+    Array<float> to(right.size(), true);
+    to.upload(std::vector<float>(right.size()).data(), right.size());
+    norm_by_warps(Norm<float>{from.data(), stride, C, w.data(), nullptr, to.data(), stride, nullptr, nullptr, false},
+                  rows);
+    return to_host(to);
+  });
+  CHECK(same_bits(on_warps, right));
 }
 
 TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bits") {

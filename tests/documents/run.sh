@@ -51,8 +51,9 @@ set_up() {
     tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
   top=$work/nanospec
   cd "$top" || exit 1
-  mkdir -p models runs folder/rules folder/course folder/data class && ln -s ../folder class/anna
-  cp tree.h kernels.cuh folder/ && cp rules/verify.h folder/rules/ && cp course/race.h folder/course/ && cp data/*shakespeare.txt folder/data/
+  mkdir -p models runs folder/data class && ln -s ../folder class/anna
+  cp --parents tree.h draft.h kernels.cuh rules/verify.h growth/likeliest.h course/warps.cuh course/race.h folder/ &&
+    cp data/*shakespeare.txt folder/data/
   if [ "$prove$way" != 0check ] && [ -s "$root/$real" ]; then ln -s "$root/$real" models/
   else # with a context of 2,048 tokens, where it has 256
     cp tests/files/llama_plain.gguf $real

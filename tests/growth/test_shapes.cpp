@@ -559,6 +559,12 @@ TEST_CASE("grow: best-first: the N likeliest nodes of all that there are") {
       const size_t n = std::min(reach.size(), size_t(budget));
       REQUIRE(grown.size() == n);
       CHECK(std::equal(grown.begin(), grown.end(), reach.begin()));
+      const Cost nothing(std::vector<double>(size_t(budget) + 1, 1e-3));  // `auto` chooses the same nodes
+      Growth same;
+      same.start(0);
+      grow(parse_shape("auto", budget), {deepest, &nothing}, same, PathDrafter{same, seed});
+      CHECK(same.token == growth.token);
+      CHECK(same.parent == growth.parent);
     }
   }
 }
