@@ -146,6 +146,7 @@ HD inline int whole(int n, int block) { return (n + block - 1) / block * block; 
 // row: (V, rounded up to whole blocks) the noise for the token at this index of the text.
 template <class Group>
 HD void make_noise(Group group, const Sampling& sampling, Stream stream, int64_t index, int vocab, float* row) {
+  // course 8.1
   const uint64_t seed = sampling.seed;
   const uint32_t sequence = sampling.sequence;
   for (int first = 0; first < vocab; first += kNoiseBlock) {
@@ -158,6 +159,7 @@ HD void make_noise(Group group, const Sampling& sampling, Stream stream, int64_t
     group.each(n, [=](int x) { block[x] = exponential(bits_as<uint32_t>(block[x])); });
     group.each(n, [=](int x) { block[x] = gumbel(block[x]); });
   }
+  // end
 }
 
 // Rows of Gumbel noise. Each is computed once: the target and its drafters share one Noise.
@@ -192,12 +194,14 @@ class Noise {
 // The next token. noise: (V), unused (may be null) at temperature 0.
 template <class Group>
 HD int pick(Group group, const float* logits, const float* noise, int vocab, const Sampling& sampling) {
+  // course 8.2
   const float t = sampling.temperature;
   if (t == 0) return token_of(group.template largest<int64_t>(vocab, [=](int x) { return ranked(logits[x], x); }));
   const float least = kept_threshold(group, logits, vocab, sampling);
   const float dropped = Format<float>::kNaN;
   return token_of(group.template largest<int64_t>(
       vocab, [=](int x) { return ranked(logits[x] >= least ? fused(t, noise[x], logits[x]) : dropped, x); }));
+  // end
 }
 
 // p: (V) the distribution that `pick` samples: softmax(logits / temperature) over the kept tokens, 0 for the others.

@@ -77,8 +77,8 @@ void make_starter(const fs::path& to) {
     if (!entry.is_regular_file()) continue;
     const std::string top = name.substr(0, name.find('/'));
     if (top == "starter") files[name.substr(8)] = read_file(entry.path());
-    else if (!files.count("course/" + name) && std::find(kTeachers.begin(), kTeachers.end(), top) == kTeachers.end())
-      files["course/" + name] = read_file(entry.path());
+    else if (std::find(kTeachers.begin(), kTeachers.end(), top) == kTeachers.end())
+      files.insert({"course/" + name, read_file(entry.path())});  // where a student writes, it is cut already
   }
   for (char& c : given) c = in_rot13(c);
   files["course/given"] = given;

@@ -78,6 +78,7 @@ Chapter chapter4();
 Chapter chapter5();
 Chapter chapter6();
 Chapter chapter7();
+Chapter chapter8();
 Chapter chapter10();
 Chapter chapter11();
 Chapter chapter13();

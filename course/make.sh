@@ -99,7 +99,7 @@ make -s "$BUILD/make_course"
 make -s -C "$course" deps
 make --no-print-directory -j"$JOBS" -C "$course" build/grade
 chapters=
-for chapter in 1 2 3 4 5 6 7 10 11 13; do chapters="$chapters $reference/chapter$chapter"; done
+for chapter in 1 2 3 4 5 6 7 8 10 11 13; do chapters="$chapters $reference/chapter$chapter"; done
 make --no-print-directory -s -j"$JOBS" -C "$course" B="$reference" FROM="$root" $chapters
 
 case $1 in
