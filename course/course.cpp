@@ -191,7 +191,8 @@ int main(int argc, char** argv) {
     else if (what == "solutions" && argc == 4) make_solutions(argv[2], argv[3]);
     else if (what == "student" && argc > 4) make_student(argv[2], argv[3], {argv + 4, argv + argc});
     else {
-      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER | course student FOLDER TO CHAPTERS\n");
+      fprintf(stderr,
+              "usage: course starter FOLDER | course solutions FILE FOLDER | course student FOLDER TO CHAPTERS\n");
       return 2;
     }
   } catch (const std::exception& error) {

@@ -5,14 +5,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <vector>
 
+#include "draft.h"
+#include "growth/likeliest.h"
 #include "tree.h"
 
 namespace course {
 
-using nanospec::Growth;
+using namespace nanospec;  // Growth, Candidate; bigram_table of chapter 3, grow_likeliest of chapter 7
 
 // Called before each forward. text: all that is written so far. growth has its root, the last token of the text. Add
 // nodes, each under one that is there: growth.add(node, {token, chance}) returns the new node's number. At most 32.
