@@ -200,8 +200,8 @@ Chapter chapter9() {
           "what a row costs",
           {{"both examples of the page", 1,
             [](Examiner& judge) {
-              fits(judge, {{{10, 10.4, 10.2, 11.6, 11, 14}, {1, 1, 1, 1, 1, 1}}});
               prefixes(judge, {{{0.6f, 0.3f, 0.25f, 0.21f, 0.189f}, 1, {10, 10.3, 10.3, 11.3, 11.3, 14}}});
+              fits(judge, {{{10, 10.4, 10.2, 11.6, 11, 14}, {1, 1, 1, 1, 1, 1}}});
             }},
            {"best_prefix: one text, 1,000 trees, all prefixes tried", 2,
             [](Examiner& judge) { prefixes(judge, any(judge, 1000, 1)); }},
