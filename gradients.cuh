@@ -158,8 +158,7 @@ struct SwiGluBackward {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-// The gradient of a weight (K, N), added to dw: of out (R, N) = x (R, K) W, where dy is the gradient of out. A row of
-// this operation is a row of dw.
+// Adds to dw (K, N) the gradient of W, of out (R, N) = x W with x (R, K), from dy, that of out. A row is a row of dw.
 template <class T>
 struct MatmulGradient {
   int rows, inputs, outputs;

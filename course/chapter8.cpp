@@ -156,8 +156,8 @@ void measure_coupling() {
     for (int x = 0; x < V; x++) {
       const double of_p = (x + 1) / 36.0, of_q = (1 - part) * of_p + part * (V - x) / 36.0;
       tv += std::max(0.0, of_p - of_q);
-      p[x] = float(std::log(of_p));
-      q[x] = float(std::log(of_q));
+      p[x] = float(log(of_p));
+      q[x] = float(log(of_q));
     }
     int shared = 0, own = 0;
     for (int i = 0; i < rounds; i++) {

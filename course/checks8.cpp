@@ -4,6 +4,7 @@
 
 #include "course/judge.h"
 #include "course/places8.h"
+#include "machine/numbers.h"
 
 namespace course {
 namespace {
@@ -26,7 +27,7 @@ Place place_of(Examiner& judge) {
 }
 
 // Which of so many intervals, all equally likely, the noise lies in: its distribution function is exp(-exp(-g)).
-int bin(float g, int bins) { return std::min(bins - 1, int(std::exp(-std::exp(-double(g))) * bins)); }
+int bin(float g, int bins) { return std::min(bins - 1, int(nanospec::exp(-nanospec::exp(-double(g))) * bins)); }
 
 // The sum of (count - expected)^2 / expected.
 double chi_square(const std::vector<double>& count, const std::vector<double>& expected) {
@@ -38,7 +39,8 @@ double chi_square(const std::vector<double>& count, const std::vector<double>& e
 // What chi-square stays below in all but one of 10^9 cases (Wilson, Hilferty 1931).
 double limit(int freedom) {
   const double a = 2.0 / (9.0 * freedom);
-  return freedom * std::pow(1 - a + 6 * std::sqrt(a), 3);
+  const double root = 1 - a + 6 * std::sqrt(a);
+  return freedom * root * root * root;
 }
 
 void is_gumbel(Examiner& judge) {
@@ -246,7 +248,7 @@ void samples_softmax(Examiner& judge, float temperature) {
   const auto got = picks(judge.student, settings, logits, noises(judge, V, places));
   std::vector<double> seen(V, 0), expected(V, 0);
   double sum = 0;
-  for (int x = 0; x < V; x++) sum += expected[size_t(x)] = std::exp(double(logits[size_t(x)] / temperature));
+  for (int x = 0; x < V; x++) sum += expected[size_t(x)] = nanospec::exp(double(logits[size_t(x)] / temperature));
   for (double& x : expected) x *= count / sum;
   for (int x : got) {
     if (x < 0 || x >= V) not_passed("it picks token ", x, " of ", V);

@@ -1,10 +1,8 @@
 // course/heads12.cpp: what `make measure CHAPTER=12` measures: heads that are trained with the student's gradients, and
-// the tokens that they guess right. play.sh compiles it with the engine in one file.
+// the tokens that they guess right. play.sh puts the engine in one file before it, and compiles the two.
 //
 // The model writes texts. A head sees the state of the model at position i, which gave the model's token i + 1, and
 // guesses token i + 2. In order: texts and states; a head and its training; the table.
-#include "build/single.cuh"
-
 namespace nanospec {
 namespace {
 

@@ -43,8 +43,8 @@ sh machine/single.sh marks | sed -f build/play.sed >build/single.cu
 compile="$COMPILE -Wno-unused-function -I."
 echo "compiling the engine with your code ..."
 if [ "$1" = heads ]; then
-  sed 's/^int main(/int main_of_play(/' build/single.cu >build/single.cuh
-  $compile course/heads12.cpp -o build/heads12
+  { sed 's/^int main(/int main_of_play(/' build/single.cu; cat course/heads12.cpp; } >build/heads12.cu
+  $compile build/heads12.cu -o build/heads12
   exec build/heads12
 fi
 $compile build/single.cu -o build/single
