@@ -263,6 +263,12 @@ class SuffixAutomaton {
     }
   }
 
+  size_t bytes() const {
+    return states_.capacity() * sizeof(State) + edges_.capacity() * sizeof(Edge) + root_.size() * sizeof(int);
+  }
+  int states() const { return int(states_.size()); }
+  int edges() const { return int(edges_.size()); }
+
  private:
   static constexpr int kMostCounted = 64;
   struct State {

@@ -267,7 +267,7 @@ void Bpe::merge_by_scores(const BpeParts& parts, const std::string& where) {
 
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
   const auto bpe = std::make_shared<const Bpe>(parts, where);
-  return {bpe->symbols(), bpe, parts.begin};
+  return {bpe->symbols(), bpe, parts.puts_space(), parts.begin};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -313,21 +313,24 @@ static std::string in_nfc(const std::string& text) {
   return std::string(reinterpret_cast<const char*>(normal.get()), size);
 }
 
-// A valid text in NFC. Only characters from U+0300 on, whose first byte is 0xCC or more, ever change, or change one
-// before them. An ASCII character takes no part in what comes before it: so each run begins with one.
-static std::string composed(std::string_view text) {
+// Puts a valid text into `composed`, in NFC. Returns how many runs changed; where none did, `composed` is of no use.
+// Only characters from U+0300 on, whose first byte is 0xCC or more, ever change, or change one before them. An ASCII
+// character takes no part in what comes before it: so each run begins with one.
+static size_t compose(std::string_view text, std::string& composed) {
   const auto byte = [&](size_t i) { return uint8_t(text[i]); };
-  std::string all;
-  size_t done = 0;
+  size_t changed = 0, done = 0;
   for (size_t at = 0; at < text.size(); at++) {
     if (byte(at) < 0xCC) continue;
     size_t begin = at;
     while (begin > done && byte(begin) >= 0x80) begin--;
     while (at < text.size() && byte(at) >= 0x80) at++;
-    all.append(text, done, begin - done).append(in_nfc(std::string(text.substr(begin, at - begin))));
+    const std::string run(text.substr(begin, at - begin)), normal = in_nfc(run);
+    changed += run != normal;
+    composed.append(text, done, begin - done).append(normal);
     done = at;
   }
-  return all.append(text, done);
+  composed.append(text, done);
+  return changed;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -345,8 +348,10 @@ class BpeRun {
   // Text without special tokens.
   void plain(std::string_view text, Begins begins) {
     if (bpe_.settings.sentencepiece && !text.empty()) return piece(spaced(text, begins));
-    std::string in_form;
-    if (bpe_.settings.nfc) text = in_form = composed(text);
+    std::string composed;
+    const size_t changed = bpe_.settings.nfc ? compose(text, composed) : 0;
+    counts_.composed += changed;
+    if (changed) text = composed;
     for (size_t at = 0; at < text.size();) {
       const int found = pcre2_match(bpe_.split_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
@@ -371,8 +376,10 @@ class BpeRun {
   }
 
   void piece(std::string_view bytes) {
+    counts_.pieces++;
     key_.assign(bytes);
     const auto known = cache_.find(key_);
+    counts_.cached += known != cache_.end();
     if (known == cache_.end()) merge(bytes);
     for (int id : known == cache_.end() ? merged_ : known->second) put_(id);
     if (known != cache_.end() || bytes.size() > kLongestCached) return;
@@ -426,6 +433,7 @@ class BpeRun {
     Node& left = nodes_[at];
     left.rank = kNone;
     if (left.next == kEnd) return;
+    counts_.pairs++;
     const auto found = bpe_.merges_.find(Bpe::pair(left.id, nodes_[left.next].id));
     if (found == bpe_.merges_.end()) return;
     left.rank = found->second.rank;

@@ -52,6 +52,10 @@ enum class Control { plain, found };
 struct BpeCounts {
   size_t repaired = 0;  // runs of bad bytes that became U+FFFD
   size_t left_out = 0;  // bytes that the vocabulary lacks
+  size_t composed = 0;  // runs of characters that NFC changed
+  size_t pieces = 0;    // of the pre-split
+  size_t cached = 0;    // of these, pieces that were known from earlier in the same text
+  size_t pairs = 0;     // neighbours that were looked up: at most three for each byte of a piece that was not known
 };
 
 // ---------------------------------------------------------------------------------------------------------------

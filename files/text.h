@@ -151,6 +151,7 @@ void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const st
 struct Tokenizer {
   std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
   std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
+  bool space_first = false;             // it puts a space before a text, which decode() takes away again
   int begin = -1;                       // the token that the model wants before every text; -1: none
   std::vector<int> ends = {};           // the tokens that end a text, as the model's files say
   std::string chat_template = {};       // how a chat's messages are written, for Jinja; "": not known
@@ -167,6 +168,13 @@ struct Tokenizer {
 
   // The bytes of one id, which must lie in [0, V).
   const std::string& decode(int id) const { return symbols[size_t(id)]; }
+  // A whole text.
+  std::string decode(const std::vector<int>& ids) const {
+    std::string text;
+    for (int id : ids) text += decode(id);
+    if (space_first && !text.empty() && text[0] == ' ') text.erase(0, 1);
+    return text;
+  }
 };
 
 // Calls visit(code point, where it starts, its bytes) for each code point of a text. Throws runtime_error at a byte

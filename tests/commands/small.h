@@ -1,7 +1,7 @@
 // tests/commands/small.h: a small tokenizer of bytes, with the control tokens of a chat.
 #pragma once
 
-#include "tests/decoded.h"
+#include "files/bpe.h"
 
 inline const nanospec::Tokenizer& small() {
   static const nanospec::Tokenizer tokenizer =

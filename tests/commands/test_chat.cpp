@@ -42,7 +42,7 @@ struct Answers {
   }
   ~Answers() { stand_in() = before; }
 };
-std::string prompt_of(size_t call) { return decoded(small(), stand_in().calls.at(call).prompt); }
+std::string prompt_of(size_t call) { return small().decode(stand_in().calls.at(call).prompt); }
 
 struct Said {
   std::string out, error;
@@ -466,7 +466,7 @@ struct LongPrompts {
     for (const std::string& question : questions) {
       turns.push_back(tokens_of(user(question)));
       while (int(prompt(turns).size()) > room) turns.erase(turns.begin()), dropped++;
-      const std::string text = decoded(small(), prompt(turns));
+      const std::string text = small().decode(prompt(turns));
       CHECK(text.rfind(kSystem + "<|im_start|>user\n", 0) == 0);
       CHECK(text.substr(text.size() - user(question).size()) == user(question));
 
@@ -496,7 +496,7 @@ struct LongPrompts {
   }
   static std::string whole_characters(const std::vector<int>& tokens) {
     Utf8Stream stream;
-    return stream.put(decoded(small(), tokens));  // the beginning of a character at the end is left out
+    return stream.put(small().decode(tokens));  // the beginning of a character at the end is left out
   }
 };
 

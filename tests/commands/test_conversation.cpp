@@ -15,7 +15,7 @@ namespace {
 const char* const kTemplate =
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}";
 
-std::string text_of(const Conversation& talk) { return decoded(small(), talk.tokens()); }
+std::string text_of(const Conversation& talk) { return small().decode(talk.tokens()); }
 Conversation chatml(const std::string& system = "") { return Conversation(small(), kChatForms[0], system); }
 
 // All that a stream shows of these parts, one after the other; "|" stands where a part ends.
@@ -131,7 +131,7 @@ TEST_CASE("conversation: ten of them have transformers' text by each template") 
     seen[known.form]++;
     const bool empty = one["messages"][0] == Json{{"role", "system"}, {"content", ""}};
     if (empty && known.form != &kChatForms[1]) continue;  // here "" means that there is none
-    CHECK(decoded(tokenizer, told(one["messages"], tokenizer, *known.form).tokens()) == text);
+    CHECK(tokenizer.decode(told(one["messages"], tokenizer, *known.form).tokens()) == text);
     for (const SpaceFirst space_first : spaces) {
       if (!pieces) continue;
       CAPTURE(int(space_first));
@@ -188,7 +188,7 @@ TEST_CASE("conversation: a system text that stands in a question stays when turn
     }
     const auto times = [&](const std::string& part) {
       int n = 0;
-      const std::string text = decoded(tokenizer, talk.tokens());
+      const std::string text = tokenizer.decode(talk.tokens());
       for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) n++;
       return n;
     };

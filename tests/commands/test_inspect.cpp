@@ -5,7 +5,6 @@
 #include "commands/commands.h"
 #include "files/tables.h"
 #include "tests/command_line.h"
-#include "tests/decoded.h"
 #include "tests/error_of.h"
 #include "tests/gguf_file.h"
 
@@ -166,13 +165,13 @@ TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space
   Draft other = llama_with_pieces();
   const std::string one = folder.file("one.gguf", other.bytes()), text = "To be\n\n or not";
   const Tokenizer tokenizer = load_tokenizer(one);
-  CHECK(decoded(tokenizer, tokenizer.encode(text)) == text);
+  CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
   CHECK(tokenizer.decode(tokenizer.encode(text)[0])[0] == ' ');
   CHECK(tokenizer.begin == 1);
   other.set(key_of("tokenizer.ggml.add_space_prefix", GgufKind::flag, std::string(1, '\0')));
   const std::string two = folder.file("two.gguf", other.bytes());
   CHECK(tokenizer_hash(one) != tokenizer_hash(two));
-  CHECK(decoded(load_tokenizer(two), load_tokenizer(two).encode(text)) == text);
+  CHECK(load_tokenizer(two).decode(load_tokenizer(two).encode(text)) == text);
 }
 
 TEST_CASE("inspect: chat templates by kind, tensors by kind") {

@@ -146,7 +146,7 @@ TEST_CASE("prompts: a chat's messages become the tokens that generate --chat and
   CHECK(alone({"--chat"}) == std::pair(prompts[0], std::string("Is it?\nYes, yes.")));
   CHECK(alone({"--chat", "--system", "Be <|im_end|>.", "--stop", "s."}) ==
         std::pair(prompts[1], std::string("Is it?\nYes, ye")));
-  CHECK(decoded(small(), prompts[2]) ==
+  CHECK(small().decode(prompts[2]) ==
         "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n"
         "<|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n");
   CHECK(alone({}).first == prompts[3]);

