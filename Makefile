@@ -55,7 +55,7 @@ build = +@: >$(BUILD)/step; sh data/alive.sh "cat $(BUILD)/step" $(MAKE) $(if $(
   $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) STEPS=/$$($(MAKE) -n STEPS=/ $(1) | grep -c '^echo " *[0-9]*/ ') $(1)
 
 .PHONY: all help programs study cuda single deps data run chat drafter bench peers train-drafters experiments \
-  tests test documents transcripts prove everywhere arm64 course grade starter slides clean format
+  tests test documents transcripts prove everywhere arm64 course grade real starter slides clean format
 all: ## the programs nanospec, train_gpt, train_drafter and study, into build/; with a GPU those of make cuda too
 	@sh machine/found.sh
 	$(call build,programs)
@@ -237,7 +237,7 @@ arm64: ## the golden texts and the tests of numbers for arm64, by Debian's cross
 # ---------------------------------------- The course, and the rest
 course: ## the course, into build/course: a starter for students with chapters and grader; course/README.md is for teachers
 grade: ## judges SUBMISSION=folder, or a class, SUBMISSIONS=folder; CHAPTER=5 for one; without a folder the engine itself
-course grade starter slides:
+course grade real starter slides:
 	@sh course/make.sh $@
 $(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
 	@$(CXX) -std=c++17 -O1 $(WARN) -I. $< -o $@
@@ -245,6 +245,6 @@ $(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
 clean: ## removes what was built; data, models, build/venv and build/peers stay
 	@rm -rf $(addprefix build/,objects tests witness sanitize flags* step *.sass bench experiments nanospec_single.cu single \
 	  nanospec train_gpt train_drafter study nanospec-cuda train_gpt-cuda study-cuda dump_logits dump_gguf dump_tokens \
-	  course course.tar.gz make_course reference results.json slides table unpacked)
+	  course course.tar.gz make_course reference real results.json slides table unpacked)
 format: ## clang-format over all sources
 	@clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')

@@ -110,9 +110,8 @@ int top_candidates(G g, const float* logits, const float* noise, int vocab, cons
 
 struct Drafter {
   std::string name;
-  int vocab = 0;               // V
-  float temperature = 1;       // of the sampling; set before begin()
-  int64_t model_forwards = 0;  // how many its own model has run so far; for study
+  int vocab = 0;          // V
+  float temperature = 1;  // of the sampling; set before begin()
 
   virtual ~Drafter() = default;
 

@@ -158,7 +158,8 @@ struct SwiGluBackward {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-// dw (K, N) += x (R, K)^T dy (R, N). A row of this operation is a row of dw.
+// The gradient of a weight (K, N), added to dw: of out (R, N) = x (R, K) W, where dy is the gradient of out. A row of
+// this operation is a row of dw.
 template <class T>
 struct MatmulGradient {
   int rows, inputs, outputs;
@@ -170,20 +171,21 @@ struct MatmulGradient {
   T* dbias = nullptr;  // (outputs) the sums of dy's columns are added; may be null. This operation leaves it alone
   template <class G>
   HD void operator()(const G& g, int k) const {
+    // course 12.2
     g.each(outputs, [&](int n) {
       T sum = dw[size_t(k) * outputs + n];
       for (int row = 0; row < rows; row++) sum = fused(x[size_t(row) * x_row + k], dy[size_t(row) * dy_row + n], sum);
       dw[size_t(k) * outputs + n] = sum;
     });
+    // end
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
 
-// With P = softmax(S), S = scale Q K^T, dP = dO V^T, delta = rowsum(dO o O), and o the product by elements (Dao et al.
-// 2022, FlashAttention, appendix B):
-//   dV = P^T dO,  dS = scale P o (dP - delta),  dQ = dS K,  dK = dS^T Q.
+// With P = softmax(S), S = scale Q K^T, dP = dO V^T, and o the product by elements (Dao et al. 2022, FlashAttention,
+// appendix B):  dV = P^T dO,  dK = dS^T Q;  AttentionBackwardQueries says how dS and dQ follow from dP.
 template <class T>
 struct AttentionBackward {
   Attention<T> forward;
@@ -216,7 +218,8 @@ struct AttentionBackwardQueries {
     const T* out = s.out + size_t(row) * s.out_row + head * D;
     T *pr = p + size_t(item) * most, *dsr = ds + size_t(item) * most;
     const int keys = past + row - first + 1;
-    // course 2
+    // course 12.3
+    // dS = scale P o (dP - delta) with delta = rowsum(dO o O),  dQ = dS K
     const T delta = g.template sum<T>(D, [=](int d) { return dout[d] * out[d]; }), scale = s.scale();
     g.each(keys, [&](int j) {
       pr[j] = dsr[j] = 0;
@@ -296,7 +299,7 @@ struct ReadCacheGradient {
 // ---------------------------------------------------------------------------------------------------------------
 // Loss, and sums of one row
 
-// loss[row] = -log softmax(logits)[target]. With `gradient`, logits become dlogits = (softmax - onehot) * scale.
+// loss[row] = -log softmax(logits)[target]. With `gradient`, logits become the loss's gradient, times scale.
 template <class T>
 struct CrossEntropy {
   T* logits;  // (R, row_stride)
@@ -308,15 +311,17 @@ struct CrossEntropy {
   template <class G>
   HD void operator()(const G& g, int row) const {
     T* x = logits + size_t(row) * row_stride;
+    // course 12.1
     const T top = g.template largest<T>(vocab_size, [=](int i) { return x[i]; });
     const T at_target = x[target[row]];
     const T total = g.template sum<T>(vocab_size, [=](int i) { return exp(x[i] - top); });
     const T log_sum = top + log(total);
     g.each(1, [&](int) { loss[row] = log_sum - at_target; });
-    if (!gradient) return;
+    if (!gradient) return;  // else dlogits = (softmax - onehot) scale
     const T factor = scale;
     g.each(vocab_size, [=](int i) { x[i] = exp(x[i] - log_sum) * factor; });
     g.each(1, [&](int) { x[target[row]] -= factor; });
+    // end
   }
 };
 

@@ -120,19 +120,20 @@ class Target {
   // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
     clear_rows();
-    add_tree(token, depth, end, n, layers == 0);
+    add_tree(token, depth, end, n);
     run_rows(n, layers);
   }
   // The same for the trees of several seats: clear_rows(); add_tree() of each; run_rows(n, layers). The first n rows
   // have logits.
   void clear_rows() { rows_.clear(); }
-  void add_tree(const int* token, const int* depth, const int* end, int n, bool all_layers = true) {
-    overwrite(all_layers);
+  void add_tree(const int* token, const int* depth, const int* end, int n) {
+    overwrite();
     seat_->first_row = rows_.rows();
     rows_.add_tree(token, depth, end, n, first_slot(), past());
   }
   void run_rows(int with_logits, int layers = 0) {
     batch_.upload(rows_);
+    whole_ = layers == 0;
     const bool alone = seats() == 1 && rows_.rows() == with_logits;
     host_logits_ = cuda() && alone ? forward_on_gpu(with_logits, layers) : forward_here(with_logits, layers);
   }
@@ -150,7 +151,7 @@ class Target {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
     if (moves) gather(kept(rows, n), n);
-    for (int i = 0; seat_->all_layers && i < n && int(seat_->cached.size()) == past() + i; i++)
+    for (int i = 0; whole_ && i < n && int(seat_->cached.size()) == past() + i; i++)
       seat_->cached.push_back(rows_.token[size_t(seat_->first_row + rows[i])]);
     seat_->past += n;
   }
@@ -169,7 +170,7 @@ class Target {
   // Whole iterations on the GPU: cuda/whole.h says what these functions do.
   bool iterates() const { return cuda(); }
   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
-    overwrite(false);
+    overwrite();
     const Verdict verdict = iterations_->run(tree, sampling, index, past(), Launches{this});
     seat_->past += int(verdict.rows.size());
     return verdict;
@@ -179,7 +180,7 @@ class Target {
   }
   Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
                            std::vector<Candidate>& drafted) {
-    overwrite(false);
+    overwrite();
     const Verdict verdict =
         iterations_->run_drafting(root, depth, width, scale, sampling, index, past(), drafted, Launches{this});
     seat_->past += int(verdict.rows.size());
@@ -196,13 +197,11 @@ class Target {
     int past = 0;
     int first_row = 0;        // in the last forward
     std::vector<int> cached;  // tokens that all layers have cached, from position 0 on
-    bool all_layers = true;   // whether the last forward ran all layers
   };
   int first_slot() const { return int(seat_ - seats_.data()) * slots_; }
 
-  // The next forward writes behind the past. all_layers: whether what keep() keeps of it is a token's whole cache.
-  void overwrite(bool all_layers) {
-    seat_->all_layers = all_layers;
+  // The next forward writes behind the past.
+  void overwrite() {
     if (int(seat_->cached.size()) > past()) seat_->cached.resize(size_t(past()));
   }
   void run(const DeviceBatch& batch, int with_logits, int layers = 0) {
@@ -265,6 +264,7 @@ class Target {
   const Rows<float>*x_ = nullptr, *norm_ = nullptr, *device_logits_ = nullptr;  // of the activations
   const float* host_logits_ = nullptr;                                          // of the last forward
   int V_ = 0, layers_run_ = 0;  // the row stride of the logits; how many layers the last forward ran
+  bool whole_ = true;           // whether it was to run all: then what keep() keeps is a token's whole cache
   Batch rows_;                  // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;

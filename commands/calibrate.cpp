@@ -84,7 +84,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   std::vector<Tokens> known(prompts.size());
   std::deque<Request> requests;
   for (size_t p = 0; p < prompts.size(); p++) {
-    requests.push_back({begun[p], o.sampling, each, nullptr, [](const Stats&) {}});
+    requests.push_back({begun[p], o.sampling, each});
     requests.back().sampling.sequence = uint32_t(p);
     requests.back().on_token = [&, p](int token) {
       known[p].push_back(token);

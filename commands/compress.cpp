@@ -73,7 +73,6 @@ bool run(Packing& p, Engine& engine, std::deque<Request>& requests) {
   double all = 0;
   for (Request& request : requests) {
     all += request.max_new_tokens;
-    request.on_end = [](const Stats&) {};
     request.on_token = [&, goes_on = request.on_token](int token) {
       p.tokens++;
       if (progress.due())
@@ -123,7 +122,7 @@ bool code(Packing& p, Engine& engine, const std::string& text, Archive& archive)
       if (!p.stats_file.empty()) p.ideal_bits += token_loss(logits, vocab, token) / std::log(2.0);
       return token;
     };
-    requests.push_back({{tokens[0]}, {}, int(tokens.size()) - 1, {}, {}, pick, &part.known});
+    requests.push_back({{tokens[0]}, {}, int(tokens.size()) - 1, {}, pick, &part.known});
   }
   if (!run(p, engine, requests)) return false;
   for (Part& part : parts) {
@@ -224,8 +223,11 @@ int decompress_command(int argc, char** argv) {
     BlockReader& block = blocks.emplace_back(engine.tokenizer(), engine.config().vocab_size, engine.tokenizer().begin,
                                              archive.blocks[i], archive.coded[i]);
     if (block.left() <= 0) continue;
-    requests.push_back({block.prompt(), {}, block.left(), [&](int) { return !block.damaged(); }, {}});
-    requests.back().pick = [&](const float* logits) { return block.pick(logits); };
+    requests.push_back({block.prompt(),
+                        {},
+                        block.left(),
+                        [&](int) { return !block.damaged(); },
+                        [&](const float* logits) { return block.pick(logits); }});
   }
   watch_interrupts();
   if (!run(p, engine, requests)) return stopped(": nothing is written");

@@ -29,6 +29,7 @@ struct Distilling {
 Command describe(Distilling& d) {
   Options& o = d.options;
   o.max_new_tokens = 300;
+  const std::vector<Flag> text = text_flags(o);
   return {
       "nanospec distill",
       "Lets a model write texts, from which drafters learn what it says. A chat model asks itself questions and "
@@ -38,9 +39,8 @@ Command describe(Distilling& d) {
       "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data build/said.jsonl --overwrite\n"
       "nanospec distill --model runs/small --text data/*shakespeare.txt --out build/lines.jsonl\n",
       together(
-          {{heading("Text"),
-            {"--model", "DIR", &o.settings.model,
-             "a folder with a model, or FILE.gguf (docs/formats.md says which load)", required()},
+          {{text[0],
+            text[1],
             {"--tokens", "N", &d.wanted, "how many tokens the model writes: 5000, 100k, 2M"},
             {"--out", "FILE", &d.out_file, "where the texts go, a line for each. After Ctrl-C the same command goes on",
              written(true)},
@@ -277,7 +277,7 @@ class Distiller {
   void write(size_t index, bool asks, const Tokens& prompt, const Sampling& sampling, int most,
              const std::function<void(const Tokens&)>& then) {
     const auto tokens = std::make_shared<Tokens>();
-    requests_.push_back({prompt, sampling, most, {}, {}});
+    requests_.push_back({prompt, sampling, most});
     requests_.back().sampling.sequence = uint32_t(2 * index + asks);
     requests_.back().on_token = [this, index, asks, tokens](int token) {
       if (interrupted()) throw Interrupted();

@@ -59,10 +59,10 @@ struct Request {
   std::vector<int> prompt;  // not empty
   Sampling sampling;
   int max_new_tokens = 0;
-  std::function<bool(int)> on_token;         // as in generate(): called with each token; false ends the text
-  std::function<void(const Stats&)> on_end;  // called once, when the text is over
-  Pick pick = nullptr;                       // in place of the sampling's; null: that
-  Drafter* drafter = nullptr;                // in place of the method's; null: that
+  std::function<bool(int)> on_token = nullptr;  // as in generate(): called with each token; false ends the text
+  Pick pick = nullptr;                          // in place of the sampling's; null: that
+  Drafter* drafter = nullptr;                   // in place of the method's; null: that
+  std::function<void(const Stats&)> on_end = [](const Stats&) {};  // called once, when the text is over
 };
 
 class Engine {

@@ -7,8 +7,6 @@
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
 
-#include <regex>
-
 #include "commands/commands.h"
 #include "files/folder.h"
 #include "files/gguf_model.h"
@@ -150,10 +148,13 @@ void describe_sizes(Inspection& all, const std::optional<Config>& config) {
   all["sizes"]["cache_bytes_bf16"] = 2 * cached;
 }
 
-// The name with N for its first number between dots.
-std::string kind_name(const std::string& name) {
-  static const std::regex number("\\.[0-9]{1,9}\\.");
-  return std::regex_replace(name, number, ".N.", std::regex_constants::format_first_only);
+// The name with N for its first number between dots, of nine digits at most.
+std::string kind_name(std::string name) {
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+    const size_t end = std::min(name.find_first_not_of("0123456789", dot + 1), name.size()), digits = end - dot - 1;
+    if (name[end] == '.' && digits > 0 && digits <= 9) return name.replace(dot + 1, digits, "N");
+  }
+  return name;
 }
 
 // Tensors that are alike in these members count as one: how many they are, their numbers and bytes. Those of all layers

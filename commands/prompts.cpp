@@ -312,7 +312,7 @@ int generate_prompts(Generation& g) {
   Engine engine(o.settings);
   std::deque<Request> requests;
   for (size_t i = first; i < lines.size(); i++)
-    requests.push_back({encode(lines[i], o, engine), lines[i].sampling, lines[i].max_new_tokens, {}, {}});
+    requests.push_back({encode(lines[i], o, engine), lines[i].sampling, lines[i].max_new_tokens});
   const OpenFile output{open_output(g.out_file, before)};
   if (first > 0) say(filled("{} has {}: going on", file, count(first, "text")));
   watch_interrupts();

@@ -14,22 +14,8 @@ namespace {
 constexpr const char *kFormat = "nanospec transcript 1",
                      *kNot = "it is not this model's text, or not by these settings";
 constexpr int kChain = 127;  // tokens of a forward, but for the root
-// Under the names of generate's flags, what a text depends on.
-const std::vector<std::string> kDepends = {"--prompt",
-                                           "--temperature",
-                                           "--top_k",
-                                           "--top_p",
-                                           "--min_p",
-                                           "--repetition_penalty",
-                                           "--presence_penalty",
-                                           "--frequency_penalty",
-                                           "--seed",
-                                           "--max_new_tokens",
-                                           "--context",
-                                           "--device",
-                                           "--kernels",
-                                           "--dtype",
-                                           "--cache_dtype"};
+// Flags of generate that a text depends on, beside those of the sampling.
+constexpr const char* kDepends = "--prompt --max_new_tokens --context --device --kernels --dtype --cache_dtype";
 
 struct Claim {
   Options options;
@@ -84,10 +70,13 @@ void read_claim(Claim& c, const std::string& where) {
   if (json.contains("system")) read(json, "system", o.system, where);
   if (json.contains("system")) o.given.flags["--system"] = {o.system};
   const int threads = o.settings.threads;
-  const Command known = {"", "", "",
-                         together({text_flags(o), model_text_flags(o), sampling_flags(o), machine_flags(o)})};
+  const std::vector<Flag> sampling = sampling_flags(o);
+  const Command known = {"", "", "", together({text_flags(o), model_text_flags(o), sampling, machine_flags(o)})};
   o.settings.threads = threads;
-  for (const std::string& name : kDepends) {
+  std::vector<std::string> names = split_at(kDepends, ' ');
+  for (const Flag& flag : sampling) names.push_back(flag.name);
+  for (const std::string& name : names) {
+    if (name.empty()) continue;  // a heading
     Json value;
     read(json, name.substr(2), value, where);
     try {

@@ -1,9 +1,9 @@
-// course/checks3.cpp: the grader's checks of chapter 3: the table of the bigram, by counts in a map; the candidates, by
-// a sort.
+// course/checks3.cpp: the grader's checks of chapter 3: the table of the bigram, as the engine counts it; the
+// candidates, by their order and by who is left out.
 #include <algorithm>
-#include <numeric>
 
 #include "course/judge.h"
+#include "machine/numbers.h"
 
 namespace course {
 namespace {
@@ -19,30 +19,11 @@ Text text(Examiner& judge, int n, int v, int used) {  // tokens below `used` alo
   return text;
 }
 
-// The table of chances of this text, (v, v).
-std::vector<double> right_table(const Text& text) {
-  constexpr double prior = 4;
-  const double n = double(text.tokens.size());
-  std::map<int, int> seen, followed;
-  std::map<std::pair<int, int>, int> pairs;
-  for (size_t i = 0; i < text.tokens.size(); i++) {
-    seen[text.tokens[i]]++;
-    if (i + 1 == text.tokens.size()) continue;
-    followed[text.tokens[i]]++;
-    pairs[{text.tokens[i], text.tokens[i + 1]}]++;
-  }
-  std::vector<double> chances;
-  for (int c = 0; c < text.v; c++)
-    for (int x = 0; x < text.v; x++)
-      chances.push_back((pairs[{c, x}] + prior * (seen[x] + 1) / (n + text.v)) / (followed[c] + prior));
-  return chances;
-}
-
-std::vector<std::vector<float>> tables(Examiner& judge, const std::vector<Text>& texts) {
+std::vector<std::vector<float>> tables(Answerer& program, const std::vector<Text>& texts) {
   Message question;
   question.put('b').put(int(texts.size()));
   for (const Text& text : texts) question.put(text.v).put(text.tokens);
-  Message answer = judge.student.ask(question);
+  Message answer = program.ask(question);
   std::vector<std::vector<float>> all;
   for (const Text& text : texts) {
     all.push_back(answer.list<float>());
@@ -57,31 +38,32 @@ std::vector<std::vector<float>> tables(Examiner& judge, const std::vector<Text>&
 const char* of_sum(double sum) { return sum > 1 ? "more than 1: what is it divided by?" : "less than 1"; }
 
 void right_tables(Examiner& judge, const std::vector<Text>& texts) {
-  const auto got = tables(judge, texts);
+  const auto all = tables(judge.reference, texts), got = tables(judge.student, texts);
   for (size_t t = 0; t < texts.size(); t++) {
-    const std::vector<double> right = right_table(texts[t]);
+    const std::vector<float>& right = all[t];
     for (size_t i = 0; i < right.size(); i++) {
-      if (std::fabs(double(got[t][i]) - std::log(right[i])) <= 1e-5) continue;
+      if (std::fabs(double(got[t][i]) - double(right[i])) <= 1e-5) continue;
       const int c = int(i) / texts[t].v, x = int(i) % texts[t].v, n = int(texts[t].tokens.size());
       int pairs = 0, followed = 0;
       for (int k = 0; k + 1 < n; k++) {
         followed += texts[t].tokens[size_t(k)] == c;
         pairs += texts[t].tokens[size_t(k)] == c && texts[t].tokens[size_t(k) + 1] == x;
       }
-      const double is = double(got[t][i]), chance = right[i];
-      const char* const hint = std::fabs(is - chance) < 1e-5              ? ": the table holds logarithms"
-                               : std::fabs(is - std::log2(chance)) < 1e-5 ? ": take the natural logarithm"
-                                                                          : "";
+      const double is = double(got[t][i]), chance = nanospec::exp(double(right[i]));
+      const char* const hint = std::fabs(is - chance) < 1e-5 ? ": the table holds logarithms"
+                               : std::fabs(is - nanospec::log(chance) / nanospec::log(2.0)) < 1e-5
+                                   ? ": take the natural logarithm"
+                                   : "";
       not_passed("text ", texts[t].tokens, " of ", n, ", V ", texts[t].v, ": table[", c, "][", x, "], for token ", x,
                  " after ", c, " (", pairs, " such pairs; something follows ", c, " in ", followed, " places; ", x,
                  " occurs ", int(std::count(texts[t].tokens.begin(), texts[t].tokens.end(), x)), " times), is ",
-                 got[t][i], ", should be the log of ", chance, ", ", std::log(chance), hint);
+                 got[t][i], ", should be the log of ", chance, ", ", nanospec::log(chance), hint);
     }
   }
 }
 
 void rows_sum_to_one(Examiner& judge, const std::vector<Text>& texts) {
-  const auto got = tables(judge, texts);
+  const auto got = tables(judge.student, texts);
   for (size_t t = 0; t < texts.size(); t++)
     for (int c = 0; c < texts[t].v; c++) {
       double sum = 0;
@@ -90,7 +72,7 @@ void rows_sum_to_one(Examiner& judge, const std::vector<Text>& texts) {
         if (!std::isfinite(one))
           not_passed("text ", texts[t].tokens, ", V ", texts[t].v, ": table[", c, "][", x, "] is ", one,
                      ": no token has chance 0");
-        sum += std::exp(double(one));
+        sum += nanospec::exp(double(one));
       }
       if (std::fabs(sum - 1) > 1e-5)
         not_passed("text ", texts[t].tokens, ", V ", texts[t].v, ": the chances after token ", c, " add up to ", sum,
@@ -119,51 +101,72 @@ std::string shown(const std::vector<float>& list) {
   return text + (list.size() > 12 ? " ...]" : "]");
 }
 
+// What is wrong with the candidates of a row, beginning with the place; "" if nothing is. Right ones are known by their
+// order, and by who is left out.
+std::string wrong_in(const Row& row, int found, const std::vector<int>& token, const std::vector<float>& chance) {
+  const int V = int(row.logits.size());
+  const auto score = [&](int x) { return row.logits[size_t(x)]; };
+  int allowed = 0;
+  double total = 0;
+  for (int x = 0; x < V; x++)
+    if (score(x) > -INFINITY) {
+      allowed++;
+      total += nanospec::exp(double(score(x)));
+    }
+  for (size_t i = size_t(row.width); i < token.size(); i++)
+    if (token[i] != -7) return line_of("best[", int(i), "] was written: there is room for ", row.width);
+  const std::vector<int> got(token.begin(), token.begin() + std::max(0, std::min(found, row.width)));
+  const std::string tokens = line_of("tokens ", got, ": ");
+  if (const int right = std::min(row.width, allowed); found != right)
+    return line_of(tokens, "found is ", found, ", should be ", right,
+                   found <= right  ? ""
+                   : V < row.width ? ": there are fewer tokens than that"
+                                   : ": a score of -infinity is no candidate");
+  std::vector<char> taken(row.logits.size(), 0);
+  for (int i = 0; i < found; i++) {
+    const int x = got[size_t(i)];
+    if (x < 0 || x >= V) return line_of(tokens, "best[", i, "] is token ", x, ", which there is not");
+    if (!(score(x) > -INFINITY)) return line_of(tokens, "token ", x, " has the score ", score(x), ": no candidate");
+    if (taken[size_t(x)]) return line_of(tokens, "token ", x, " stands there twice");
+    taken[size_t(x)] = 1;
+    if (i == 0) continue;
+    const int before = got[size_t(i) - 1];
+    if (score(x) > score(before))
+      return line_of(tokens, "best[", i, "] has a higher score than best[", i - 1, "], ", score(x), " and ",
+                     score(before), ": the best first");
+    if (score(x) == score(before) && x < before)
+      return line_of(tokens, before, " and ", x, ": of equal scores the lowest token comes first");
+  }
+  for (int x = 0; x < V && found > 0; x++) {
+    const int last = got.back();
+    if (taken[size_t(x)] || score(x) < score(last) || !(score(x) > -INFINITY)) continue;
+    if (score(x) > score(last))
+      return line_of(tokens, "token ", x, " is left out: its score is ", score(x), ", that of token ", last, " is ",
+                     score(last));
+    if (x < last)
+      return line_of(tokens, "token ", x, " is left out, and ", last,
+                     " is not: of equal scores the lowest token comes first");
+  }
+  for (int i = 0; i < found; i++)
+    if (const double right = nanospec::exp(double(score(got[size_t(i)]))) / total;
+        !(std::fabs(double(chance[size_t(i)]) - right) <= 1e-5))
+      return line_of("token ", got[size_t(i)], " has chance ", chance[size_t(i)], ", should be ", right,
+                     ": `chance` holds the score until all are found");
+  return "";
+}
+
 void candidates(Examiner& judge, const std::vector<Row>& rows) {
   Message question;
   question.put('t').put(int(rows.size()));
   for (const Row& row : rows) question.put(row.width).put(row.logits);
   Message answer = judge.student.ask(question);
   for (const Row& row : rows) {
-    const auto wrong = [&](const std::string& what) {
-      not_passed("logits ", shown(row.logits), ", V ", int(row.logits.size()), ", width ", row.width, ": ", what);
-    };
-    std::vector<int> order;
-    double total = 0;
-    for (int x = 0; x < int(row.logits.size()); x++)
-      if (row.logits[size_t(x)] > -INFINITY) {
-        order.push_back(x);
-        total += std::exp(double(row.logits[size_t(x)]));
-      }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return row.logits[size_t(a)] > row.logits[size_t(b)]; });
-    order.resize(std::min(order.size(), size_t(row.width)));
     const int found = answer.get<int>();
     const auto token = answer.list<int>();
     const auto chance = answer.list<float>();
-    for (size_t i = size_t(row.width); i < token.size(); i++)
-      if (token[i] != -7) wrong(line_of("best[", int(i), "] was written: there is room for ", row.width));
-    const std::vector<int> got(token.begin(), token.begin() + std::max(0, std::min(found, row.width)));
-    if (found != int(order.size()))
-      wrong(line_of("found is ", found, ", should be ", int(order.size()), ": tokens ", got,
-                    found <= int(order.size())           ? ""
-                    : int(row.logits.size()) < row.width ? ": there are fewer tokens than that"
-                                                         : ": a score of -infinity is no candidate"));
-    for (size_t i = 0; i < order.size(); i++) {
-      const int x = order[i];
-      if (got[i] != x && got[i] >= 0 && got[i] < int(row.logits.size()) &&
-          row.logits[size_t(got[i])] == row.logits[size_t(x)])
-        wrong(line_of("tokens ", got, ", should be ", order, ": of equal scores the lowest token comes first"));
-      if (got[i] != x)
-        wrong(
-            line_of("tokens ", got, ", should be ", order,
-                    std::is_permutation(got.begin(), got.end(), order.begin(), order.end()) ? ": the best first" : ""));
-    }
-    for (size_t i = 0; i < order.size(); i++)
-      if (const double right = std::exp(double(row.logits[size_t(order[i])])) / total;
-          !(std::fabs(double(chance[i]) - right) <= 1e-5))
-        wrong(line_of("token ", order[i], " has chance ", chance[i], ", should be ", right,
-                      ": `chance` holds the score until all are found"));
+    const std::string wrong = wrong_in(row, found, token, chance);
+    if (!wrong.empty())
+      not_passed("logits ", shown(row.logits), ", V ", int(row.logits.size()), ", width ", row.width, ": ", wrong);
   }
 }
 
@@ -180,7 +183,7 @@ Chapter chapter3() {
             [](Examiner& judge) {
               for (int used : {2, 5, 12}) rows_sum_to_one(judge, {text(judge, 40, 12, used)});
             }},
-           {"bigram_table: 300 texts, counted by a map", 2,
+           {"bigram_table: 300 texts", 2,
             [](Examiner& judge) {
               std::vector<Text> texts;
               for (int i = 0; i < 300; i++) {
@@ -193,7 +196,7 @@ Chapter chapter3() {
             [](Examiner& judge) {
               right_tables(judge, {{{}, 3}, {{2}, 4}, {{0, 0}, 1}});
             }},
-           {"top_candidates: 2,000 rows, against a sort", 2,
+           {"top_candidates: 2,000 rows", 2,
             [](Examiner& judge) {
               std::vector<Row> rows;
               for (int i = 0; i < 2000; i++)

@@ -1,5 +1,5 @@
-// course/checks7.cpp: the grader's checks of chapter 7: the likeliest nodes, found by looking at all candidates of all
-// nodes again and again; and, of small trees, by trying all.
+// course/checks7.cpp: the grader's checks of chapter 7: the likeliest nodes, known by what is left when each is added;
+// and, of small trees, by trying all.
 #include <algorithm>
 #include <set>
 
@@ -13,47 +13,20 @@ struct Asked {
   int kind, most, root, budget, deepest;
 };
 
+// A tree of all, where all are tried.
 struct Grown {
-  std::vector<int> token, parent, depth, rank;
+  std::vector<int> token, parent, depth;
   std::vector<float> reach;
   std::vector<uint64_t> path;
   int size() const { return int(token.size()); }
-  void add(int under, const Guess& guess, int its_rank) {
+  void add(int under, const Guess& guess) {
     token.push_back(guess.token);
     parent.push_back(under);
     depth.push_back(under < 0 ? 0 : depth[size_t(under)] + 1);
-    rank.push_back(its_rank);
     reach.push_back(under < 0 ? 1 : reach[size_t(under)] * guess.chance);
     path.push_back(longer_path(under < 0 ? 0 : path[size_t(under)], guess.token));
   }
 };
-
-// The slow way: each time the likeliest candidate of all nodes that is no node yet; of equal ones the first.
-Grown right_growth(const Asked& asked) {
-  Grown growth;
-  std::vector<std::vector<Guess>> after;
-  std::vector<size_t> used;  // of each node's candidates, so many
-  const auto add = [&](int under, const Guess& guess, int rank) {
-    growth.add(under, guess, rank);
-    after.push_back(growth.depth.back() < asked.deepest
-                        ? guesses(growth.path.back(), guess.token, asked.most, asked.kind)
-                        : std::vector<Guess>());
-    used.push_back(0);
-  };
-  add(-1, {asked.root, 1}, 0);
-  while (growth.size() <= asked.budget) {
-    int best = -1;
-    const auto reach_of = [&](int node) {
-      return growth.reach[size_t(node)] * after[size_t(node)][used[size_t(node)]].chance;
-    };
-    for (int node = 0; node < growth.size(); node++)
-      if (used[size_t(node)] < after[size_t(node)].size() && (best < 0 || reach_of(node) > reach_of(best))) best = node;
-    if (best < 0 || !(reach_of(best) > 0)) break;
-    const size_t rank = used[size_t(best)]++;
-    add(best, after[size_t(best)][rank], int(rank));
-  }
-  return growth;
-}
 
 std::string named(const Asked& asked) {
   static const char* const kinds[] = {"any chances", "chances of a half, a quarter, ...", "few guesses, or none",
@@ -82,30 +55,70 @@ std::vector<Answered> ask(Examiner& judge, const std::vector<Asked>& all) {
   return answered;
 }
 
+// A node's guess that is no node yet.
+struct Left {
+  int node = -1, rank = 0;
+  Guess guess{-1, 0};
+  float reach = -1;
+};
+
+// What is wrong with a growth, beginning with the place; "" if nothing is. Right is one in which no guess that was left
+// when a node was added is likelier than it, nor as likely and of an earlier node.
+std::string wrong_in(const Asked& asked, const Answered& got) {
+  const int nodes = int(got.token.size());
+  std::vector<int> depth(1, 0);
+  std::vector<uint64_t> path = {longer_path(0, asked.root)};
+  std::vector<std::vector<Guess>> after;  // of each node
+  std::vector<size_t> used(size_t(nodes), 0);
+  const auto best_left = [&](Left left, int node) {  // the better one of it and what is left of a node
+    const size_t n = size_t(node), rank = used[n];
+    if (rank >= after[n].size()) return left;
+    const float reach = got.reach[n] * after[n][rank].chance;
+    return reach > left.reach ? Left{node, int(rank), after[n][rank], reach} : left;
+  };
+  const auto told = [](const Left& left) {
+    return line_of("token ", left.guess.token, ", guess ", left.rank, " after node ", left.node, ", of reach ",
+                   left.reach);
+  };
+  for (int node = 0;; node++) {
+    Left left;
+    for (int above = 0; above < node; above++) left = best_left(left, above);
+    const bool more = left.reach > 0;
+    if (node > 0 && node == nodes)
+      return nodes <= asked.budget && more
+                 ? line_of(nodes - 1, " nodes below the root, and there is a next one: ", told(left))
+                 : "";
+    const size_t n = size_t(node);
+    if (node > 0) {
+      if (node > asked.budget) return line_of(nodes - 1, " nodes below the root: the root is not counted");
+      const int above = got.parent[n];
+      if (above < 0 || above >= node) return line_of("node ", node, ": its parent is ", above);
+      const std::string its =
+          line_of("node ", node, " is token ", got.token[n], " after node ", above, ", of reach ", got.reach[n],
+                  " (parents ", std::vector<int>(got.parent.begin(), got.parent.begin() + node + 1), "): ");
+      depth.push_back(depth[size_t(above)] + 1);
+      path.push_back(longer_path(path[size_t(above)], got.token[n]));
+      if (depth[n] > asked.deepest) return line_of(its, "it is too deep, ", depth[n]);
+      if (got.reach[n] <= 0) return line_of(its, "it is never reached");
+      if (got.reach[n] < left.reach) return line_of(its, "likelier is ", told(left));
+      if (got.reach[n] == left.reach && left.node < above)
+        return line_of(its, "of equal ones the first parent's comes first: ", told(left));
+      const std::vector<Guess>& its_guesses = after[size_t(above)];
+      const size_t rank = used[size_t(above)]++;
+      if (rank >= its_guesses.size() || its_guesses[rank].token != got.token[n])
+        return line_of(its, "the drafter's guess ", int(rank), " after node ", above,
+                       rank < its_guesses.size() ? line_of(" is token ", its_guesses[rank].token) : " is none");
+    }
+    after.push_back(depth[n] < asked.deepest ? guesses(path[n], got.token[n], asked.most, asked.kind)
+                                             : std::vector<Guess>());
+  }
+}
+
 void grows(Examiner& judge, const std::vector<Asked>& all) {
   const std::vector<Answered> answered = ask(judge, all);
   for (size_t t = 0; t < all.size(); t++) {
-    const Grown right = right_growth(all[t]);
-    const Answered& got = answered[t];
-    const int nodes = int(got.token.size());
-    for (int node = 1; node < std::min(nodes, right.size()); node++) {
-      const size_t i = size_t(node);
-      if (got.token[i] == right.token[i] && got.parent[i] == right.parent[i]) continue;
-      const std::string what =
-          line_of("node ", node, " is token ", got.token[i], " after node ", got.parent[i], ", of reach ", got.reach[i],
-                  "; should be token ", right.token[i], ", candidate ", right.rank[i], " after node ", right.parent[i],
-                  ", of reach ", right.reach[i], " (parents until then ",
-                  std::vector<int>(right.parent.begin(), right.parent.begin() + node), ")");
-      not_passed(named(all[t]), what,
-                 got.reach[i] == right.reach[i] ? ": of equal ones the first parent's comes first" : "");
-    }
-    if (nodes != right.size())
-      not_passed(named(all[t]), nodes - 1, " nodes below the root, should be ", right.size() - 1,
-                 nodes < right.size() ? line_of(": the next is token ", right.token[size_t(nodes)], " after node ",
-                                                right.parent[size_t(nodes)], ", of depth ", right.depth[size_t(nodes)])
-                 : right.size() <= all[t].budget
-                     ? ": the drafter has no more guesses that are not too deep, nor of chance 0"
-                     : ": the root is not counted");
+    const std::string wrong = wrong_in(all[t], answered[t]);
+    if (!wrong.empty()) not_passed(named(all[t]), wrong);
   }
 }
 
@@ -139,7 +152,7 @@ double best_of_all(const Asked& asked, std::vector<Grown>& stack, std::vector<st
   const Guess guess =
       guesses(growth.path[size_t(under)], growth.token[size_t(under)], asked.most, asked.kind)[size_t(rank)];
   stack.push_back(growth);
-  stack.back().add(under, guess, rank);
+  stack.back().add(under, guess);
   const Grown& grown = stack.back();
   const int node = grown.size() - 1;
   const double its = double(grown.reach.back());
@@ -157,7 +170,7 @@ void best(Examiner& judge, const std::vector<Asked>& all) {
   for (size_t t = 0; t < all.size(); t++) {
     std::vector<Grown> stack(1);
     stack.reserve(64);
-    stack[0].add(-1, {all[t].root, 1}, 0);
+    stack[0].add(-1, {all[t].root, 1});
     std::vector<std::pair<int, int>> offers;
     const int first = int(guesses(stack[0].path[0], all[t].root, all[t].most, all[t].kind).size());
     for (int r = 0; r < first; r++) offers.push_back({0, r});
@@ -180,39 +193,39 @@ std::vector<Asked> any(Examiner& judge, int many, int kind, int most_budget) {
 }  // namespace
 
 Chapter chapter7() {
-  return {
-      7,
-      "which nodes",
-      {{"the tree of the page", 1,
-        [](Examiner& judge) {
-          grows(judge, {{kPage, 8, 0, 6, 64}});
-        }},
-       {"2,000 trees, against a search of all", 3, [](Examiner& judge) { grows(judge, any(judge, 2000, kMixed, 40)); }},
-       {"small trees: no other has a larger sum", 1,
-        [](Examiner& judge) {
-          std::vector<Asked> all;
-          for (int i = 0; i < 40; i++)
-            all.push_back({kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)});
-          best(judge, all);
-        }},
-       {"no budget, no depth, few guesses", 1,
-        [](Examiner& judge) {
-          std::vector<Asked> all = any(judge, 300, kFew, 40);
-          all.push_back({kMixed, 8, 1, 0, 5});
-          all.push_back({kMixed, 8, 1, 5, 0});
-          all.push_back({kMixed, 8, 1, 20, 1});
-          grows(judge, all);
-        }},
-       {"equal reach", 1, [](Examiner& judge) { grows(judge, any(judge, 300, kEqual, 30)); }},
-       {"the drafter is asked once, and not in vain", 2,
-        [](Examiner& judge) {
-          for (int kind : {kMixed, kFew, kSure}) asks(judge, any(judge, 200, kind, 30));
-        }},
-       {"long chains, large budgets", 1,
-        [](Examiner& judge) {
-          grows(judge, {{kSure, 1, 7, 60, 60}, {kMixed, 8, 7, 1000, 20}});
-        }}},
-      {}};
+  return {7,
+          "which nodes",
+          {{"the tree of the page", 1,
+            [](Examiner& judge) {
+              grows(judge, {{kPage, 8, 0, 6, 64}});
+            }},
+           {"2,000 trees: nothing likelier is left", 3,
+            [](Examiner& judge) { grows(judge, any(judge, 2000, kMixed, 40)); }},
+           {"small trees: no other has a larger sum", 1,
+            [](Examiner& judge) {
+              std::vector<Asked> all;
+              for (int i = 0; i < 40; i++)
+                all.push_back({kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)});
+              best(judge, all);
+            }},
+           {"no budget, no depth, few guesses", 1,
+            [](Examiner& judge) {
+              std::vector<Asked> all = any(judge, 300, kFew, 40);
+              all.push_back({kMixed, 8, 1, 0, 5});
+              all.push_back({kMixed, 8, 1, 5, 0});
+              all.push_back({kMixed, 8, 1, 20, 1});
+              grows(judge, all);
+            }},
+           {"equal reach", 1, [](Examiner& judge) { grows(judge, any(judge, 300, kEqual, 30)); }},
+           {"the drafter is asked once, and not in vain", 2,
+            [](Examiner& judge) {
+              for (int kind : {kMixed, kFew, kSure}) asks(judge, any(judge, 200, kind, 30));
+            }},
+           {"long chains, large budgets", 1,
+            [](Examiner& judge) {
+              grows(judge, {{kSure, 1, 7, 60, 60}, {kMixed, 8, 7, 1000, 20}});
+            }}},
+          {}};
 }
 
 }  // namespace course

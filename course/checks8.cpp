@@ -179,8 +179,9 @@ void picks_as_reference(Examiner& judge, Settings settings, const std::vector<fl
       const auto row = noise.empty() ? noise : std::vector<float>(&noise[i * V], &noise[i * V] + V);
       const auto of = [&](int x) {
         if (x < 0 || x >= int(V)) return line_of("token ", x, ", which is none");
-        return line_of("token ", x, " (logit ", logits[size_t(x)], noise.empty() ? "" : ", noise ",
-                       noise.empty() ? "" : text_of(row[size_t(x)]), ")");
+        const long larger = std::count_if(logits.begin(), logits.end(), [&](float y) { return y > logits[size_t(x)]; });
+        return line_of("token ", x, " (logit ", logits[size_t(x)], ", with ", int(larger), " above it",
+                       noise.empty() ? "" : ", noise ", noise.empty() ? "" : text_of(row[size_t(x)]), ")");
       };
       not_passed("temperature ", settings.temperature, ", top-k ", settings.top_k, ", top-p ", settings.top_p,
                  ", min-p ", settings.min_p, ", logits ", words(logits), noise.empty() ? ", without noise" : ", noise ",

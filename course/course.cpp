@@ -2,9 +2,10 @@
 //
 // usage: course starter FOLDER           a starter: the engine with the students' regions cut out, chapters, a grader
 //        course solutions FILE FOLDER    stored solutions of one region, each as a submission of its own
+//        course student FOLDER TO 1 5    the engine's marked files with a submission's regions of these chapters
 //   Run it in the project's root.
 //
-// In order: the starter's files; the starter; stored solutions.
+// In order: the starter's files; the starter; a student's engine; stored solutions.
 #include <cstdio>
 #include <iterator>
 #include <sstream>
@@ -27,8 +28,8 @@ std::vector<std::string> words(const std::string& text) {
 const std::vector<std::string> kEngine = words(
     "tree.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h machine/numbers.h "
     "machine/single.sh machine/single.cpp machine/single_floor.cuh rules/verify.h growth/shapes.h growth/likeliest.h "
-    "files/words.h cuda/machine.cuh course/warps.cuh course/race.h tests/cuda/emulator.h data/get.sh data/pip.sh "
-    "LICENSE");
+    "growth/cost.h files/words.h cuda/machine.cuh course/warps.cuh course/race.h tests/cuda/emulator.h data/get.sh "
+    "data/pip.sh LICENSE");
 // Folders of course/ that students do not get, or get elsewhere; and this program.
 const std::vector<std::string> kTeachers = {"teacher", "starter", "course.cpp", "README.md"};
 
@@ -52,22 +53,15 @@ std::vector<Region> marked(const std::string& file, const std::string& text) {
   } catch (const std::runtime_error& error) { throw std::runtime_error(file + ": " + error.what()); }
 }
 
-char in_rot13(char c) {
-  const char first = c >= 'a' && c <= 'z' ? 'a' : 'A';
-  return c >= first && c <= first + 25 ? char(first + (c - first + 13) % 26) : c;
-}
-
 void make_starter(const fs::path& to) {
   std::map<std::string, std::string> files;    // what each holds
   std::map<std::string, std::string> regions;  // in which files each is
-  std::string given;                           // what `make play` puts into region 2
   for (const std::string& file : kEngine) {
     const std::string text = project_file(file);
     const std::vector<Region> of_file = marked(file, text);
     files[file] = of_file.empty() ? text : cut(text);
     if (of_file.empty()) continue;
     files["blank/" + file] = cut(text);
-    if (const Bodies bodies = bodies_of(text); bodies.count("2")) given = bodies.at("2")[0];
     for (const Region& region : of_file)
       if (is_written(region) && regions[region.number].find(file) == std::string::npos)
         regions[region.number] += " " + file;
@@ -80,8 +74,6 @@ void make_starter(const fs::path& to) {
     else if (std::find(kTeachers.begin(), kTeachers.end(), top) == kTeachers.end())
       files.insert({"course/" + name, read_file(entry.path())});  // where a student writes, it is cut already
   }
-  for (char& c : given) c = in_rot13(c);
-  files["course/given"] = given;
   for (const auto& [name, text] : files) write_file(to / name, text);
   // What an earlier starter had and this one has not goes; what its grader built or recorded stays.
   std::vector<fs::path> old;
@@ -92,6 +84,24 @@ void make_starter(const fs::path& to) {
   }
   for (const fs::path& file : old) fs::remove(file);
   for (const auto& [number, where] : regions) printf("  region %-5s of%s\n", number.c_str(), where.c_str());
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A student's engine
+
+// Of these chapters the submission's regions, which are graded before; the others are the engine's.
+void make_student(const fs::path& submission, const fs::path& to, const std::vector<std::string>& chapters) {
+  for (const std::string& source : kEngine) {
+    const std::string text = project_file(source);
+    Bodies bodies = bodies_of(text);
+    for (auto& [number, body] : bodies) {
+      const size_t dot = number.find('.');
+      if (dot == std::string::npos || !std::count(chapters.begin(), chapters.end(), number.substr(0, dot))) continue;
+      const fs::path file = submission / source;
+      body = bodies_of(read_file(fs::exists(file) ? file : submission / file.filename())).at(number);
+    }
+    if (!marked(source, text).empty()) write_file(to / source, paste(cut(text), bodies));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -179,8 +189,10 @@ int main(int argc, char** argv) {
   try {
     if (what == "starter" && argc == 3) make_starter(argv[2]);
     else if (what == "solutions" && argc == 4) make_solutions(argv[2], argv[3]);
+    else if (what == "student" && argc > 4) make_student(argv[2], argv[3], {argv + 4, argv + argc});
     else {
-      fprintf(stderr, "usage: course starter FOLDER | course solutions FILE FOLDER\n");
+      fprintf(stderr,
+              "usage: course starter FOLDER | course solutions FILE FOLDER | course student FOLDER TO CHAPTERS\n");
       return 2;
     }
   } catch (const std::exception& error) {

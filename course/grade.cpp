@@ -518,8 +518,9 @@ int main(int argc, char** argv) {
   wakes.sa_handler = [](int) {};
   sigaction(SIGALRM, &wakes, nullptr);
   Options options = read_options(argc, argv);
-  const std::vector<Chapter> all = {chapter1(), chapter2(), chapter3(),  chapter4(),  chapter5(), chapter6(),
-                                    chapter7(), chapter8(), chapter10(), chapter11(), chapter13()};
+  const std::vector<Chapter> all = {chapter1(),  chapter2(),  chapter3(), chapter4(), chapter5(),
+                                    chapter6(),  chapter7(),  chapter8(), chapter9(), chapter10(),
+                                    chapter11(), chapter12(), chapter13()};
   std::vector<Chapter> chosen;
   for (const Chapter& chapter : all)
     if (options.chapters.empty() || std::count(options.chapters.begin(), options.chapters.end(), chapter.number))
@@ -527,7 +528,7 @@ int main(int argc, char** argv) {
   if (chosen.empty() || !fs::exists("blank") || !fs::is_directory(options.submission)) {
     fprintf(stderr, "grade: %s\n",
             !fs::exists("blank") ? "no folder blank/ here: run it in the starter's folder"
-            : chosen.empty()     ? "there is no such chapter: choose of 1 2 3 4 5 6 7 8 10 11 13"
+            : chosen.empty()     ? "there is no such chapter: choose of 1 2 3 4 5 6 7 8 9 10 11 12 13"
                                  : "there is no such folder: --submission");
     return 2;
   }

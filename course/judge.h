@@ -79,8 +79,10 @@ Chapter chapter5();
 Chapter chapter6();
 Chapter chapter7();
 Chapter chapter8();
+Chapter chapter9();
 Chapter chapter10();
 Chapter chapter11();
+Chapter chapter12();
 Chapter chapter13();
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #   make.sh grade      judges the folder SUBMISSION (without it: the engine itself), all chapters or CHAPTER;
 #                      SUBMISSIONS=folder: a class, a folder, tar or zip for each student, into folder.results
 #   make.sh slides     the chapters' slides as pages, into build/slides; as PDF too, where chromium is
+#   make.sh real       lets it decode with a real model, the one of `make chat`, once chapters 1, 2, 5 and 6 are right
 # A submission is judged by the starter's grader and by the engine's own answers.
 set -e
 root=$PWD course=$BUILD/course reference=$PWD/$BUILD/reference
@@ -99,7 +100,7 @@ make -s "$BUILD/make_course"
 make -s -C "$course" deps
 make --no-print-directory -j"$JOBS" -C "$course" build/grade
 chapters=
-for chapter in 1 2 3 4 5 6 7 8 10 11 13; do chapters="$chapters $reference/chapter$chapter"; done
+for chapter in $(sed -n 's/^CHECKS := //p' course/starter/Makefile); do chapters="$chapters $reference/chapter$chapter"; done
 make --no-print-directory -s -j"$JOBS" -C "$course" B="$reference" FROM="$root" $chapters
 
 case $1 in
@@ -112,4 +113,16 @@ case $1 in
   grade)
     if [ -n "${SUBMISSIONS-}" ]; then class
     else judge "$(realpath -ms "${SUBMISSION:-.}")" "$(realpath -ms "${RESULTS:-$BUILD/results.json}")" ""; fi ;;
+  real)
+    submission=$(realpath -ms "${SUBMISSION:-.}") model=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf of=$BUILD/real
+    [ -s "$model" ] || { echo "no real model is here, so none was run: make chat gets it, into models/"; exit 0; }
+    CHAPTER="1 2 5 6"
+    judge "$submission" build/real.json "" || { echo "make real: it needs all points of chapters $CHAPTER first"; exit 1; }
+    rm -rf "$of" && mkdir -p "$of" && cp ./*.h ./*.cuh "$of"
+    for folder in course drafters files forest growth machine rules; do cp -r $folder "$of"; done
+    "$BUILD/make_course" student "$submission" "$of" $CHAPTER
+    echo "compiling a student's engine ..."
+    ${CXX:-g++} -std=c++17 -O3 -DPORTABLE -I"$of" -ffp-contract=off -fno-math-errno -march=native -pthread \
+      "$of/course/teacher/real.cpp" -o "$of/real" -lmd -lpcre2-8 -lunistring
+    "$of/real" "$model" ;;
 esac

@@ -6,8 +6,7 @@
 //   // end                             to above this one
 //   int f() { return 1; }  // course 5.2 (until then: return 0;)      what stands between the braces of one line
 // 5.1 is the first thing to write in chapter 5. `// course 5` marks what would give an answer away, such as a second
-// version: it is cut out too, and nobody writes it. `make play` needs those of chapter 2, for training: the starter has
-// them in a form that nobody reads by chance. A number may stand at several places.
+// version: it is cut out too, and nobody writes it. A number may stand at several places.
 //
 // In order: reading the marks; cutting the bodies out; which bodies may come in; pasting them in. All are functions
 // from texts to texts. Of the engine a mark that is wrong is an error; of a submission it costs its own region and no

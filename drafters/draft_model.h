@@ -83,7 +83,6 @@ class ModelDrafter : public Drafter {
       model_.clear_rows();
       add_rows();
       model_.run_rows(most, layers_);
-      model_forwards++;
       std::vector<int> all(static_cast<size_t>(most));
       std::iota(all.begin(), all.end(), 0);
       model_.keep(all.data(), most);
@@ -148,8 +147,7 @@ class ModelDrafter : public Drafter {
   int add_rows() {
     const Batch& rows = placed_.rows;
     model_.sit(seat_);
-    if (rows.rows() > 0)
-      model_.add_tree(rows.token.data(), rows.depth.data(), rows.end.data(), rows.rows(), layers_ == 0);
+    if (rows.rows() > 0) model_.add_tree(rows.token.data(), rows.depth.data(), rows.end.data(), rows.rows());
     before(placed_.above);
     return rows.rows();
   }
@@ -157,7 +155,6 @@ class ModelDrafter : public Drafter {
     model_.sit(seat_);
     const Placed its = std::exchange(placed_, {});
     const int n = its.rows.rows();
-    if (n > 0) model_forwards++;
     if (n > 0 && its.ids.empty()) {  // the text, and the root at its end
       base_ += n - 1;
       start(its.rows.token.back(), n - 1);

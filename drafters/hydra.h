@@ -315,7 +315,6 @@ class Hydra : public LikelyDrafter {
       if (!its->sees_path()) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, id});
       else if (id == 0) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, 0});
       else others.push_back({its->seen_.token[id], nullptr, its->state_of(its->seen_.parent[id]), state, logits, 0});
-      its->model_forwards++;
     }
     const auto earlier = [](const HydraHeads::Node& a, const HydraHeads::Node& b) { return a.step < b.step; };
     std::stable_sort(roots.begin(), roots.end(), earlier);

@@ -64,10 +64,6 @@ struct MedusaTensors {
   }
 };
 inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) { return table_of<MedusaTensors>(sizes); }
-inline size_t medusa_parameters(const MedusaSizes& sizes) {
-  const TensorSpec last = medusa_table(sizes).back();
-  return last.offset + last.size;
-}
 
 // What the heads use of the target: its embedding and its head, (V, C) each. They are one where the head is tied.
 template <class T>
@@ -306,7 +302,6 @@ class Medusa : public DepthDrafter {
       inputs.push_back(its->input_.data());
       logits.push_back(its->logits_at(k));
       its->known_[size_t(k)] = 1;
-      its->model_forwards++;
     }
     heads_->run(k, inputs, logits);
   }

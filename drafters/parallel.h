@@ -298,7 +298,7 @@ class Streams {
   int past() const { return seat_->past; }
   void rewind(int past) { seat_->past = past; }
   void clear_rows() { rows_.clear(); }
-  void add_tree(const int* token, const int* depth, const int* end, int n, bool /*all_layers*/) {
+  void add_tree(const int* token, const int* depth, const int* end, int n) {
     seat_->first_row = seat_->first_output = rows_.rows();
     rows_.add_tree(token, depth, end, n, first_slot(), seat_->past);
   }
@@ -422,7 +422,6 @@ class Parallel : public DepthDrafter {
     for (const Parallel* its : all) seats.push_back(its->seat_);
     streams_->run(seats, streams_->sizes.slots());
     for (Parallel* its : all) {
-      its->model_forwards++;
       its->known_ = true;
       its->logits_.resize(size_t(depths()) * size_t(classes()));
       streams_->sit(its->seat_);
@@ -475,10 +474,7 @@ class Sequential : public ModelDrafter<Streams> {
 
  private:
   void run_root(int root) override {
-    if (streams_->pending() > 0) {
-      streams_->run({seat_}, 0);
-      model_forwards++;
-    }
+    if (streams_->pending() > 0) streams_->run({seat_}, 0);
     base_ = streams_->past() - 1;
     start(root, 0);
   }

@@ -1,4 +1,7 @@
-// growth/cost.h: the time of a forward by its number of nodes; shape `auto` uses it. Plain C++ over numbers.
+// growth/cost.h: the time of a forward by its number of nodes, and how many nodes are worth it; shape `auto` uses both.
+//
+// In order: the nodes that are worth their rows; times as they were measured, made smooth; the cost. Plain C++ over
+// numbers.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +9,52 @@
 #include <vector>
 
 namespace nanospec {
+
+// How many of the nodes to verify, the likeliest first, so that a forward gives the most tokens a second:
+//   (roots + the sum of their reach) / seconds(roots + their number).
+// Of equal rates the one of fewer nodes. reach: (n) of the nodes, in this order. Every root gives one token.
+// seconds(rows): of a forward.
+template <class Seconds>
+int best_prefix(const std::vector<float>& reach, int roots, Seconds seconds) {
+  // course 9.1
+  double tokens = roots, rate = tokens / seconds(roots);
+  int best = 0;
+  for (int n = 1; n <= int(reach.size()); n++) {
+    tokens += double(reach[n - 1]);
+    const double its = tokens / seconds(roots + n);
+    if (!(its > rate)) continue;
+    rate = its;
+    best = n;
+  }
+  return best;
+  // end
+}
+
+// The numbers nearest to these that never fall: the sum of weight (number - measured)^2 is the least (isotonic
+// regression). All weights are above 0.
+inline std::vector<double> never_falling(const std::vector<double>& measured, const std::vector<double>& weight) {
+  // course 9.2
+  struct Level {  // numbers that are equal in the end, pooled from adjacent violators
+    double mean, weight;
+    int numbers;
+  };
+  std::vector<Level> levels;
+  for (size_t i = 0; i < measured.size(); i++) {
+    levels.push_back({measured[i], weight[i], 1});
+    while (levels.size() > 1 && levels.end()[-2].mean > levels.back().mean) {
+      const Level last = levels.back();
+      levels.pop_back();
+      Level& into = levels.back();
+      into.mean = (into.mean * into.weight + last.mean * last.weight) / (into.weight + last.weight);
+      into.weight += last.weight;
+      into.numbers += last.numbers;
+    }
+  }
+  std::vector<double> fitted;
+  for (const Level& level : levels) fitted.insert(fitted.end(), size_t(level.numbers), level.mean);
+  return fitted;
+  // end
+}
 
 // The time that a target forward of N + 1 rows takes at present, N = 0, 1, ... It starts from what was measured at load
 // (measure.h), and every forward is a new sample. One factor is common to all sizes, since the machine may slow down
@@ -39,24 +88,11 @@ class Cost {
   }
 
  private:
-  // Noise and pauses can make a larger forward look cheaper. Such sizes get their mean, weighted by how often they were
-  // measured (isotonic regression, by pooling adjacent violators).
+  // Noise and pauses can make a larger forward look cheaper: such sizes get one cost, by how often they were measured.
   void publish() {
     const int sizes = int(own_.size());
-    levels_.clear();
-    seconds_.clear();
-    for (int n = 0; n < sizes; n++) {
-      levels_.push_back({own_[n], seen_[n], 1});
-      while (levels_.size() > 1 && levels_.end()[-2].mean > levels_.back().mean) {
-        const Level last = levels_.back();
-        levels_.pop_back();
-        Level& into = levels_.back();
-        into.mean = (into.mean * into.seen + last.mean * last.seen) / (into.seen + last.seen);
-        into.seen += last.seen;
-        into.sizes += last.sizes;
-      }
-    }
-    for (const Level& level : levels_) seconds_.insert(seconds_.end(), size_t(level.sizes), common_ * level.mean);
+    seconds_ = never_falling(own_, seen_);
+    for (double& one : seconds_) one *= common_;
 
     slope_.assign(own_.size(), std::numeric_limits<double>::infinity());
     const auto steepness = [&](int from, int to) { return (seconds_[to] - seconds_[from]) / (to - from); };
@@ -70,14 +106,9 @@ class Cost {
     unpublished_ = 0;
   }
 
-  struct Level {
-    double mean, seen;
-    int sizes;
-  };
   std::vector<double> own_, seen_;  // (sizes) as measured, without the common factor; how often
   double common_ = 1;
   std::vector<double> seconds_, slope_;  // (sizes) as published
-  std::vector<Level> levels_;            // scratch
   std::vector<int> corners_;             // scratch
   int unpublished_ = 0;                  // samples since publish()
 };

@@ -108,9 +108,10 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
     }
   };
   const int roots = int(trees.size()), most = std::min(budget, cost.most() - (roots - 1));
-  std::vector<Offer> offers;  // a heap
-  std::vector<int> added;     // the trees that the nodes were added to, in this order
-  offers.reserve(64);         // mostly enough
+  std::vector<Offer> offers;   // a heap
+  std::vector<int> added;      // the trees that the nodes were added to, in this order
+  std::vector<float> reached;  // of these nodes
+  offers.reserve(64);          // mostly enough
   const auto offer = [&](float reach, int tree, int parent, int rank) {
     offers.push_back({reach, tree, parent, rank});
     std::push_heap(offers.begin(), offers.end());
@@ -163,6 +164,7 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
     if (rank != kUnexpanded) {
       const int node = its.growth.add(parent, its.candidates[its.first[parent] + rank]);
       added.push_back(tree);
+      reached.push_back(its.growth.reach[node]);
       tokens += its.growth.reach[node];
       rate = std::max(rate, tokens / (cost.seconds(n + 1) + spent));
       offer_node(tree, parent, rank + 1);
@@ -178,17 +180,10 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
   }
 
   // All of them count the time that drafting has taken.
-  std::vector<int> nodes(size_t(roots), 0), best = nodes;  // of each tree, so far; and where the rate is highest
-  tokens = roots;
-  rate = tokens / (cost.seconds(roots - 1) + spent);
-  for (size_t i = 0; i < added.size(); i++) {
-    tokens += trees[added[i]].growth.reach[++nodes[added[i]]];
-    const double its = tokens / (cost.seconds(roots + int(i)) + spent);
-    if (!(its > rate)) continue;
-    rate = its;
-    best = nodes;
-  }
-  for (int tree = 0; tree < roots; tree++) trees[tree].growth.shrink(best[tree] + 1);
+  const int kept = best_prefix(reached, roots, [&](int rows) { return cost.seconds(rows - 1) + spent; });
+  std::vector<int> sizes(size_t(roots), 1);  // of each tree
+  for (int i = 0; i < kept; i++) sizes[added[i]]++;
+  for (int tree = 0; tree < roots; tree++) trees[tree].growth.shrink(sizes[tree]);
 }
 
 // Asks for the candidates of one node.

@@ -143,7 +143,6 @@ sample.h | // Draws token x with chance | } |
 draft.h | // Nodes of a growing tree that its drafter | }; |
 draft.h | // Texts side by side: the same for drafters | virtual bool prepare_all( |
 draft.h | // functions; the bigram drafter. All other | | // functions; the bigram drafter.
-draft.h | int64_t model_forwards = 0; | |
 draft.h | // Called before begin(), with what can be read | virtual void attach( |
 draft.h | // The same drafter for another text, which has | virtual std::unique_ptr<Drafter> another(
 draft.h | std::unique_ptr<Drafter> another( | |
@@ -247,11 +246,12 @@ target.h | const int first = past(); | |
 target.h | seat_->cached.assign( | |
 target.h | return n - first; | |
 target.h | clear_rows(); | | rows_.clear();
-target.h | add_tree(token, depth, end, n, layers | | rows_.add_tree(token, depth, end, n, first_slot(), past());
+target.h | add_tree(token, depth, end, n); | | rows_.add_tree(token, depth, end, n, first_slot(), past());
+target.h | whole_ = layers == 0; | |
 target.h | const bool alone = | |
-target.h | for (int i = 0; seat_->all_layers && | seat_->past += n; | seat_->past += n;
+target.h | for (int i = 0; whole_ && | seat_->past += n; | seat_->past += n;
 target.h | std::vector<int> cached; | |
-target.h | bool all_layers = true; | |
+target.h | bool whole_ = true; | |
 target.h | // The next forward writes behind the | } |
 target.h | // The same for the trees of several | } |
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,

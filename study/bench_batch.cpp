@@ -44,8 +44,7 @@ double run_batch(const Sampling& sampling, Engine& engine, const Method& method,
   std::deque<Request> requests;
   int64_t tokens = 0;
   const auto go_on = [&](int) { return ++tokens < int64_t(n) * kTokens && !interrupted(); };
-  for (int i = 0; i < n; i++)
-    requests.push_back({prompts[size_t(i)], sampling, kContext / 2, go_on, [](const Stats&) {}});
+  for (int i = 0; i < n; i++) requests.push_back({prompts[size_t(i)], sampling, kContext / 2, go_on});
   Stopwatch watch;
   engine.generate(method, requests);
   return double(tokens) / watch.lap();

@@ -69,6 +69,9 @@ inline Config small_config(int layers, int block, int channels = 32) {
   return config;
 }
 
+// How many numbers the tensors of a table have.
+inline size_t numbers_of(const std::vector<TensorSpec>& table) { return table.back().offset + table.back().size; }
+
 // Weights that say something: ten times the usual ones.
 inline std::vector<float> loud_weights(const Config& config, uint64_t seed) {
   std::vector<float> weights = initial_weights(config, seed);

@@ -8,7 +8,7 @@
 #include "files/gguf_model.h"
 #include "files/said.h"
 #include "files/tables.h"
-#include "training/distill.h"
+#include "training/shards.h"
 
 namespace nanospec {
 

@@ -3,7 +3,7 @@
 //
 // The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
 // (train_drafter.cpp). It includes the core, drafters/, files/, growth/, watch/ and, of commands/, cli.h. It hooks
-// into the core's update (train.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
+// into the core's update (train.h) by a table of tensors of its own, and into the target as a drafter does: shards.h
 // writes down what the target computes, of text or, in lessons.h, of what the model said. It costs decoding nothing;
 // what a training costs is in its --stats.
 //
@@ -34,20 +34,20 @@ namespace nanospec {
 // Options and flags
 
 // What the program calls what it trains.
-struct DistillWords {
+struct WhatIsTrained {
   std::string name, what, guesser;  // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
   Recorded recorded;                // what it learns from
   bool distribution;                // whether it may learn all that the model said of a token
 };
 
-struct DistillOptions : RunOptions {
-  const DistillWords words;
+struct DrafterOptions : RunOptions {
+  const WhatIsTrained words;
   std::string dir, target = "self";
   int tokens = 1 << 18;
   float temperature = 1;
   std::shared_ptr<Lessons> lessons;  // where it learns from what the model said: then the updates follow from epochs
   int passage = 1;                   // places of a passage
-  explicit DistillOptions(DistillWords its) : words(std::move(its)) {
+  explicit DrafterOptions(WhatIsTrained its) : words(std::move(its)) {
     batch_size = 512;
     eval_interval = 500;
     weight_decay = 0;
@@ -61,8 +61,8 @@ struct DistillOptions : RunOptions {
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
-inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
-  const DistillWords& words = o.words;
+inline std::vector<Flag> drafter_flags(DrafterOptions& o, const std::vector<Flag>& own) {
+  const WhatIsTrained& words = o.words;
   const bool said = o.lessons != nullptr;
   const std::string flag = "--" + words.name, recorded = name_of(words.recorded);
   const std::vector<Flag> files = {
@@ -111,24 +111,24 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
 using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
 
 // What it reads, and the shards that it is of.
-struct DistillRun;
-RecordSequence record_texts(const DistillRun& run);
-struct DistillRun {
-  const DistillOptions& o;
+struct DrafterRun;
+RecordSequence record_texts(const DrafterRun& run);
+struct DrafterRun {
+  const DrafterOptions& o;
   Loaded model;
   TrainingText text = {};  // its settings: what the shards follow from
   ShardSizes sizes = {};
   int train_shards = 0, validation_shards = 0;
   Metadata shared = {};          // what a resumed run must share with the one it goes on from
   int classes = 0, guesses = 0;  // that a guesser tells apart; how many of them, the first ones, are tokens
-  std::function<RecordSequence(const DistillRun&)> recorder = record_texts;
+  std::function<RecordSequence(const DrafterRun&)> recorder = record_texts;
   std::string folder() const { return folder_of_model(o.dir) + "/" + word_of(sizes.what); }
 };
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
-inline DistillRun open_run(const DistillOptions& o) {
+inline DrafterRun open_run(const DrafterOptions& o) {
   check_rates(o, "train_drafter --" + o.words.name);
-  DistillRun run{o, load_model(o.dir)};
+  DrafterRun run{o, load_model(o.dir)};
   const Config& config = run.model.config;
   run.text = read_text(o, run.model.config, &run.model.tokenizer);
 
@@ -156,11 +156,11 @@ inline DistillRun open_run(const DistillOptions& o) {
 
 // The same where it learns from what the model said: the model may be a GGUF file, and computes in the number type that
 // it decodes with. ahead: tokens that the drafter says. Sets the lessons, and how many tokens these are of.
-inline DistillRun open_lessons(DistillOptions& o, int ahead) {
+inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
   constexpr size_t kMostBytes = 64 << 20;  // of a shard
   constexpr int kRows = 256;               // of a forward
   check_rates(o, "train_drafter --" + o.words.name);
-  DistillRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
+  DrafterRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
   const Config& config = run.model.config;
   Lessons& lessons = *o.lessons;
   const std::string bytes = read_file(o.data);
@@ -194,7 +194,7 @@ inline DistillRun open_lessons(DistillOptions& o, int ahead) {
                      {"model", model_hash(o.dir)},  // none of a GGUF file: other number types of it will do
                      {"tokenizer", tokenizer_hash(o.dir)}};
   lessons.target = std::make_shared<Target>(config, run.model.source(), Dtype::as_stored, false, o.threads, kRows);
-  run.recorder = [](const DistillRun& its) -> RecordSequence {
+  run.recorder = [](const DrafterRun& its) -> RecordSequence {
     return [recorder = std::make_shared<PassageRecorder>(its.o.lessons)](uint32_t i, Shard& shard) {
       (*recorder)(i, shard);
     };
@@ -203,7 +203,7 @@ inline DistillRun open_lessons(DistillOptions& o, int ahead) {
 }
 
 // Appends a sequence of a text.
-inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding,
+inline void record_sequence(const DrafterRun& run, Target& target, Drafter* drafter, Decoding decoding,
                             uint32_t sequence, Shard& shard) {
   const std::vector<int>& tokens = sequence < kValidation ? run.text.parts.train : run.text.parts.validation;
   const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
@@ -215,7 +215,7 @@ inline void record_sequence(const DistillRun& run, Target& target, Drafter* draf
 }
 
 // Records texts that the target reads or generates.
-inline RecordSequence record_texts(const DistillRun& run) {
+inline RecordSequence record_texts(const DrafterRun& run) {
   constexpr int kBudget = 16;
   const Config& config = run.model.config;
   const auto target =
@@ -238,7 +238,7 @@ inline RecordSequence record_texts(const DistillRun& run) {
 
 // Makes the shards that are missing. Returns how many seconds the target took; below 0 where it was interrupted, which
 // it has said then.
-inline double make_shards(const DistillRun& run, Recordings& states) {
+inline double make_shards(const DrafterRun& run, Recordings& states) {
   const auto name = [&](int i) {
     return i < run.train_shards ? "train-" + std::to_string(i) : "validation-" + std::to_string(i - run.train_shards);
   };
@@ -431,7 +431,7 @@ inline std::string right_at_once(const std::string& who, const std::vector<RankR
 
 template <class Options>
 struct Course {
-  const DistillRun& run;
+  const DrafterRun& run;
   const Options& o;
   const Recordings& states;
   DrafterTrainer<float>& trainer;
@@ -549,14 +549,14 @@ struct Course {
 // The program
 
 // Throws invalid_argument unless so many rows of a sequence are usable. what: "4 heads"; flag: that says how many.
-inline void check_window(const DistillRun& run, int ahead, int least, const std::string& what, const char* flag) {
+inline void check_window(const DrafterRun& run, int ahead, int least, const std::string& what, const char* flag) {
   if (usable_rows(run.sizes, ahead) < least)
     refuse_usage("{} look beyond the model's window of {} tokens: {}: use fewer", what, run.model.config.block_size,
                  flag);
 }
 
 // Sets what a resumed run must share. Throws std::runtime_error if this run resumes one that differs.
-inline void share(DistillRun& run, const Metadata& own) {
+inline void share(DrafterRun& run, const Metadata& own) {
   run.shared = {{"target", run.o.target},
                 {"tokens", std::to_string(run.o.tokens)},
                 {"batch_size", std::to_string(run.o.batch_size)}};
@@ -567,7 +567,7 @@ inline void share(DistillRun& run, const Metadata& own) {
 }
 
 // How many updates there are, and after how many it is evaluated, where the user says neither.
-inline void count_updates(DistillOptions& o, const DistillRun& run) {
+inline void count_updates(DrafterOptions& o, const DrafterRun& run) {
   const double epoch = double(run.train_shards) * (run.sizes.sequences / std::min(o.batch_size, run.sizes.sequences));
   if (o.max_iters == 0) o.max_iters = int(std::max(1.0, std::min(double(INT_MAX), double(o.lessons->epochs) * epoch)));
   if (o.eval_interval == 0) o.eval_interval = int(std::max(1.0, epoch));
@@ -583,7 +583,7 @@ int train_drafter(int argc, char** argv) {
   const std::string name = o.words.name;
   TrainingFolder folder = {o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors"};
   folder.check();
-  DistillRun run = o.lessons ? open_lessons(o, o.ahead()) : open_run(o);
+  DrafterRun run = o.lessons ? open_lessons(o, o.ahead()) : open_run(o);
   if (o.lessons) count_updates(o, run);
   o.lr_decay_iters = o.max_iters;
   o.set_sizes(run);

@@ -136,12 +136,12 @@ class HydraTrainer : public DrafterTrainer<T> {
 // ---------------------------------------------------------------------------------------------------------------
 // Its options
 
-struct HydraOptions : DistillOptions {
+struct HydraOptions : DrafterOptions {
   int ahead_tokens = 4, width = 0;
   HydraSizes sizes;
 
   HydraOptions() : HydraOptions("hydra") {}
-  explicit HydraOptions(const char* name) : DistillOptions({name, "heads", "depth", Recorded::kExamples, false}) {
+  explicit HydraOptions(const char* name) : DrafterOptions({name, "heads", "depth", Recorded::kExamples, false}) {
     batch_size = 256;
   }
   bool sees_path() const { return words.name == "hydra"; }
@@ -161,9 +161,9 @@ struct HydraOptions : DistillOptions {
             "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 400k --out said.jsonl\n"
             "train_drafter " +
                 flag + " models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
-            distill_flags(*this, own)};
+            drafter_flags(*this, own)};
   }
-  void set_sizes(const DistillRun& run) {
+  void set_sizes(const DrafterRun& run) {
     const int C = run.model.config.n_embd;
     sizes = {C, width > 0 ? width : 2 * C, run.guesses, sees_path() ? 0 : ahead_tokens};
   }
@@ -171,7 +171,7 @@ struct HydraOptions : DistillOptions {
     return {{"ahead", std::to_string(ahead_tokens)}, {"width", std::to_string(sizes.width)}};
   }
   int ahead() const { return ahead_tokens; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
     const auto embeddings = [its = lessons](const int* tokens, int n, float* to) { its->embeddings(tokens, n, to); };
     auto heads = std::make_unique<HydraTrainer<float>>(sizes, lessons->class_of, embeddings, ahead_tokens,
                                                        std::min(batch_size, run.sizes.sequences), pool);

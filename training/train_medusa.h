@@ -142,9 +142,9 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
   return weights;
 }
 
-struct MedusaOptions : DistillOptions {
+struct MedusaOptions : DrafterOptions {
   MedusaSizes sizes;
-  MedusaOptions() : DistillOptions({"medusa", "heads", "head", Recorded::kHidden, true}) {}
+  MedusaOptions() : DrafterOptions({"medusa", "heads", "head", Recorded::kHidden, true}) {}
 
   Command command() {
     const std::vector<Flag> own = {
@@ -164,9 +164,9 @@ struct MedusaOptions : DistillOptions {
             "  # takes a minute\n"
             "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads"
             "  # takes minutes\n",
-            distill_flags(*this, own)};
+            drafter_flags(*this, own)};
   }
-  void set_sizes(const DistillRun& run) {
+  void set_sizes(const DrafterRun& run) {
     check_window(run, sizes.heads, 1, std::to_string(sizes.heads) + " heads", "--medusa_heads");
     sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
@@ -177,7 +177,7 @@ struct MedusaOptions : DistillOptions {
             {"root", std::to_string(sizes.root)}};
   }
   int ahead() const { return sizes.heads; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
     const TargetEnds<float> ends(run.model.config, run.model.weights.data());
     auto heads = std::make_unique<MedusaTrainer<float>>(sizes, ends, target == "distribution", batch_size, pool);
     heads->set_weights(initial_medusa(sizes, ends.head, seed).data());

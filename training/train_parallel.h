@@ -276,11 +276,11 @@ class ParallelTrainer : public DrafterTrainer<T> {
 // ---------------------------------------------------------------------------------------------------------------
 // Its options
 
-struct ParallelOptions : DistillOptions {
+struct ParallelOptions : DrafterOptions {
   ParallelSizes sizes;
   int segments = 1;
   explicit ParallelOptions(Recorded recorded = Recorded::kFeatures)
-      : DistillOptions({"parallel", "drafter", "depth", recorded, false}) {
+      : DrafterOptions({"parallel", "drafter", "depth", recorded, false}) {
     tokens = 1 << 17;
     batch_size = lessons ? 4 : 2;
     if (!lessons) max_iters = 1200;
@@ -311,7 +311,7 @@ struct ParallelOptions : DistillOptions {
               "learns from what the model itself said: nanospec distill writes that. Runs on the CPU.",
               "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 400k --out said.jsonl\n"
               "train_drafter --parallel models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
-              distill_flags(*this, own)};
+              drafter_flags(*this, own)};
     return {"train_drafter --parallel",
             "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
             "parallel.\nRuns on the CPU. On what nanospec distill wrote of any model: train_drafter --parallel MODEL "
@@ -319,9 +319,9 @@ struct ParallelOptions : DistillOptions {
             "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
             "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out "
             "runs/one-layer  # takes minutes\n",
-            distill_flags(*this, own)};
+            drafter_flags(*this, own)};
   }
-  void set_sizes(const DistillRun& run) {
+  void set_sizes(const DrafterRun& run) {
     sizes.n_head = run.model.config.n_head;
     sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
@@ -348,7 +348,7 @@ struct ParallelOptions : DistillOptions {
     return settings;
   }
   int ahead() const { return sizes.ahead; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
     const auto made = [&](const Config& config, const float* weights, const std::vector<int>& class_of,
                           const std::vector<float>& initial) {
       auto drafter = std::make_unique<ParallelTrainer<float>>(

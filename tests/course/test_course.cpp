@@ -17,6 +17,8 @@
 #include "course/regions.h"
 #include "draft.h"
 #include "files/io.h"
+#include "gradients.cuh"
+#include "growth/cost.h"
 #include "growth/likeliest.h"
 #include "kernels.cuh"
 #include "rules/verify.h"
@@ -142,7 +144,7 @@ Ran run(const std::string& command) {
 }
 
 const std::string kStarter = "build/course";
-const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13};
+const std::vector<int> kChapters = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
 
 const std::string kReference = fs::absolute("build/reference").string();
 
@@ -194,8 +196,9 @@ const std::string kWithReference = "--seed 7 --reference " + kReference + " --hi
 
 // What a student hands in: the starter's files, with these bodies between the marks; of `bodies` those of the
 // engine where it lacks a region.
-const std::vector<std::string> kHandIn = {"tree.h",         "sample.h",           "draft.h",          "kernels.cuh",
-                                          "rules/verify.h", "growth/likeliest.h", "course/warps.cuh", "course/race.h"};
+const std::vector<std::string> kHandIn = {
+    "tree.h",         "sample.h",           "draft.h",       "kernels.cuh",      "gradients.cuh",
+    "rules/verify.h", "growth/likeliest.h", "growth/cost.h", "course/warps.cuh", "course/race.h"};
 void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   for (const std::string& file : kHandIn) {
     course::Bodies written;
@@ -329,10 +332,15 @@ JUDGED("6.2")
 JUDGED("7.1")
 JUDGED("8.1")
 JUDGED("8.2")
+JUDGED("9.1")
+JUDGED("9.2")
 JUDGED("10.1")
 JUDGED("10.2")
 JUDGED("10.3")
 JUDGED("11.1")
+JUDGED("12.1")
+JUDGED("12.2")
+JUDGED("12.3")
 JUDGED("13.1")
 TEST_CASE("course: every region has solutions") {
   size_t regions = 0, files = 0;
@@ -499,6 +507,21 @@ TEST_CASE("course: processes that code starts end with it") {
   CHECK(living() == 0);
 }
 
+TEST_CASE("course: a student's engine has the regions of the submission, and else the engine's") {
+  make_starter();
+  const Folder folder, to;
+  hand_in(folder.path, changed("5.1", "  const int n = growth.size();", "  const int n = growth.size();  // mine"));
+  fs::rename(folder.file("course/warps.cuh"), folder.file("warps.cuh"));
+  REQUIRE(run("build/make_course student " + folder.path + " " + to.path).status == 0);
+  for (const std::string& file : kHandIn) {
+    auto theirs = course::bodies_of(read_file(to.file(file))), engine = course::bodies_of(read_file(file));
+    CHECK(theirs.size() == engine.size());
+    CHECK(theirs.count("5.1") == engine.count("5.1"));
+    if (theirs.count("5.1")) CHECK(contains(theirs["5.1"][0], "// mine"));
+    CHECK(theirs["11.1"] == engine["11.1"]);
+  }
+}
+
 // What students get, unpacked, with their answers in it; what is compiled already is brought along. The text to train
 // on is got without a network.
 const std::string& unpacked() {
@@ -537,6 +560,25 @@ TEST_CASE("course: make play trains and decodes in a folder as it was unpacked, 
   CHECK(contains(played.text, ", the same bytes"));
 }
 
+TEST_CASE("course: make play decodes without chapters 8 and 12: something simpler stands in for them") {
+  const std::string path = unpacked();
+  hand_in(path);
+  for (const char* file : {"sample.h", "gradients.cuh"})
+    write_file(path + "/" + file, read_file(kStarter + "/blank/" + file));
+  const Ran played = run("make -C " + path + " play");
+  INFO(played.text);
+  CHECK(played.status == 0);
+  CHECK(contains(played.text, "chapter 8 is not written yet: something simpler stands in for it"));
+  CHECK(contains(played.text, "chapter 12 is not written yet: something simpler stands in for it"));
+  CHECK(!contains(played.text, "update 1 of"));
+  CHECK(contains(played.text, ", the same bytes"));
+  // What is written, and wrong, stops it.
+  hand_in(path, changed("12.1", "x[target[row]] -= factor", "x[target[row]] += factor"));
+  const Ran wrong = run("make -C " + path + " play");
+  CHECK(wrong.status != 0);
+  CHECK_MESSAGE(contains(wrong.text, "make play: chapter 12 is written, and not right yet"), wrong.text);
+}
+
 TEST_CASE("course: the grader says what it lacks") {
   make_starter();
   const Ran nowhere = run("cd /tmp && " + fs::absolute(kStarter).string() + "/build/grade");
@@ -544,7 +586,7 @@ TEST_CASE("course: the grader says what it lacks") {
   CHECK(nowhere.text.find("run it in the starter's folder") != std::string::npos);
   const Ran no_chapter = run("cd " + kStarter + " && build/grade --chapter 99");
   CHECK(no_chapter.status == 2);
-  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 10 11 13") != std::string::npos);
+  CHECK(no_chapter.text.find("choose of 1 2 3 4 5 6 7 8 9 10 11 12 13") != std::string::npos);
   const Folder folder;
   CHECK(graded(folder.path, "4")["extra_data"]["chapters"]["4"]["why"] == "the submission has no rules/verify.h");
   // Without a compiler nothing is wrong, but blocked.
@@ -861,6 +903,23 @@ TEST_CASE("course: the worked example of the race is how its laps are counted") 
   CHECK(page_has(13, line));
 }
 
+TEST_CASE("course: the worked examples of chapter 9 are what the engine computes") {
+  const std::vector<double> measured = {10, 10.4, 10.2, 11.6, 11, 14}, once(6, 1);
+  const std::vector<double> fitted = never_falling(measured, once);
+  const std::vector<float> reach = {0.6f, 0.3f, 0.25f, 0.21f, 0.189f};
+  std::string lines = fixed("rows        ", {1, 2, 3, 4, 5, 6}, "%7.0f") + fixed("measured    ", measured, "%7.2f") +
+                      fixed("fitted      ", fitted, "%7.2f");
+  CHECK_MESSAGE(page_has(9, lines), lines);
+  std::vector<double> tokens = {1}, rates;
+  for (float one : reach) tokens.push_back(tokens.back() + double(one));
+  for (size_t n = 0; n < tokens.size(); n++) rates.push_back(1e3 * tokens[n] / fitted[n]);
+  lines = fixed("nodes       ", {0, 1, 2, 3, 4, 5}, "%7.0f") + fixed("tokens      ", tokens, "%7.3f") +
+          fixed("a second    ", rates, "%7.1f");
+  CHECK_MESSAGE(page_has(9, lines), lines);
+  CHECK(best_prefix(reach, 1, [&](int rows) { return fitted[size_t(rows) - 1]; }) == 4);
+  CHECK(never_falling({10.4, 10.2}, {3, 1})[0] == doctest::Approx(10.35));
+}
+
 TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
   std::vector<float> keys(64 * 64);
   const KeyValues<float> cache{keys.data(), nullptr, 64, 64};
@@ -875,6 +934,38 @@ TEST_CASE("course: the worked example of chapter 10 is how the cache lies") {
            int(side_by_side.size()), int(in_a_row.size()));
   INFO(lines);
   CHECK(page_has(10, lines));
+}
+
+TEST_CASE("course: the worked example of chapter 12 is what the engine computes") {
+  std::vector<double> logits = {2, 1, 0}, loss(1);
+  const std::vector<int> target = {1};
+  std::string lines = fixed("logits   ", logits, "%8.4f");
+  lines +=
+      fixed("softmax  ",
+            {exp(2.0) / (exp(2.0) + exp(1.0) + 1), exp(1.0) / (exp(2.0) + exp(1.0) + 1), 1 / (exp(2.0) + exp(1.0) + 1)},
+            "%8.4f");
+  CrossEntropy<double>{logits.data(), 3, 3, target.data(), loss.data(), true, 1}(Solo{}, 0);
+  lines += fixed("loss     ", loss, "%8.4f") + fixed("gradient ", logits, "%8.4f");
+  INFO(lines);
+  CHECK(page_has(12, lines));
+
+  const int n = 3, slots = 64;
+  const std::vector<int> end(n, n), depth = {0, 1, 2}, root(n, 0), first_row = {0, n}, slot = {0}, past = {0};
+  const Forest forest{n, 1, end.data(), depth.data(), root.data(), first_row.data(), slot.data(), past.data()};
+  const std::vector<double> qkv = {0, 0, 1, 0, 1, 0, 1, 2, 4}, dout = {0, 0, 1};
+  std::vector<double> k(slots), v(KeyValues<double>::value_numbers(slots, 1)), out(n), log_sum(n), weights(n * n),
+      dk(slots * 16), dv(slots * 16), dqkv(9), p(n * n), ds(n * n), dp;
+  const Attention<double> s{forest,         1, 1, 1, qkv.data(), 3, {k.data(), v.data(), slots, 1}, out.data(), 1,
+                            log_sum.data(), {}};
+  for (int row = 0; row < n; row++) WriteCache<double, double>{s}(Solo{}, row);
+  for (int row = 0; row < n; row++) AttentionForward<double, double>{s, weights.data(), n}(Solo{}, row);
+  const AttentionBackward<double> b{s, dout.data(), dk.data(), dv.data(), dqkv.data()};
+  AttentionBackwardQueries<double>{b, p.data(), ds.data(), n}(Solo{}, 2);
+  for (int j = 0; j < n; j++) dp.push_back(dout[2] * *s.cache.value(0, j, 0));
+  lines = fixed("P        ", {p.begin() + 6, p.end()}, "%8.4f") + fixed("dP       ", dp, "%8.4f") +
+          fixed("dS       ", {ds.begin() + 6, ds.end()}, "%8.4f") + fixed("dq       ", {dqkv[6]}, "%8.4f");
+  INFO(lines);
+  CHECK(page_has(12, lines));
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ set_up() {
   top=$work/nanospec
   cd "$top" || exit 1
   mkdir -p models runs folder/data class && ln -s ../folder class/anna
-  cp --parents tree.h sample.h draft.h kernels.cuh rules/verify.h growth/likeliest.h course/warps.cuh course/race.h folder/
+  cp --parents tree.h sample.h draft.h kernels.cuh gradients.cuh rules/verify.h growth/likeliest.h \
+    growth/cost.h course/warps.cuh course/race.h folder/
   cp data/*shakespeare.txt folder/data/
   if [ "$prove$way" != 0check ] && [ -s "$root/$real" ]; then ln -s "$root/$real" models/
   else # with a context of 2,048 tokens, where it has 256

@@ -35,7 +35,7 @@ HydraFile random_hydra(int tokens, double size, int heads = 0, uint64_t seed = 5
   HydraFile file;
   file.sizes = {world().config.n_embd, 20, tokens, heads};
   Chance chance(seed);
-  file.weights.resize(hydra_table(file.sizes).back().offset + hydra_table(file.sizes).back().size);
+  file.weights.resize(numbers_of(hydra_table(file.sizes)));
   chance.fill(file.weights.data(), file.weights.size(), size);
   for (int i = 0; i < tokens; i++) file.token.push_back(world().config.vocab_size - 1 - i);
   return file;
@@ -152,6 +152,14 @@ TEST_CASE("hydra: any number of threads gives the same bits") {
   }
 }
 
+// Counts the operations that begin on this thread.
+struct Operations : Observer {
+  int begun = 0;
+  Operations() { observer = this; }
+  ~Operations() override { observer = nullptr; }
+  void begins(const std::type_info&, const void*) override { begun++; }
+};
+
 // Of every node of a tree the drafter says what the trainer does of the node's path, with weights of 4 bits; and it
 // says the same bits in whatever order, and however many at a time, nodes are asked about. Medusa's heads say it of as
 // many depths as there are.
@@ -186,9 +194,14 @@ void check_guesses(int heads_in_file) {
     tell(*hydra, commit, rows);
     CHECK(says(*hydra, 0).empty());  // before it has run itself
   }
+  Operations operations;
   at_once.prepare(growth, numbers_to(12).data(), 12);
+  const int together = operations.begun;
+  CHECK(together > 0);
+  at_once.prepare(growth, numbers_to(12).data(), 12);
+  CHECK(operations.begun == together);  // what has run does not run again
   for (int node = 11; node >= 0; node--) in_turn.prepare(growth, &node, 1);
-  CHECK(at_once.model_forwards == (heads_in_file > 0 ? heads_in_file : 12));
+  CHECK((operations.begun == 2 * together) == (heads_in_file > 0));  // nodes by themselves take more
 
   const std::vector<float> rounded = in_four_bits(file);
   std::vector<int> class_of(size_t(V), V - 3);

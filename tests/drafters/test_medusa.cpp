@@ -25,7 +25,7 @@ std::vector<float> head_of_world() {
 }
 
 MedusaHeads random_heads(const MedusaSizes& sizes, uint64_t seed, double scale) {
-  MedusaHeads heads{sizes, std::vector<float>(medusa_parameters(sizes))};
+  MedusaHeads heads{sizes, std::vector<float>(numbers_of(medusa_table(sizes)))};
   Chance(seed).fill(heads.weights.data(), heads.weights.size(), scale);
   return heads;
 }
@@ -142,7 +142,7 @@ TEST_CASE("medusa: gradients against differences of the loss, in double") {
       const Shard shard = random_shard(chance, sizes, 5);
       const std::vector<int> places = numbers_to(5);
       const Examples batch{shard, places.data(), 5};
-      std::vector<double> wte(66), weights(medusa_parameters(sizes));
+      std::vector<double> wte(66), weights(numbers_of(medusa_table(sizes)));
       chance.fill(wte.data(), wte.size()), chance.fill(weights.data(), weights.size(), 0.7);
       Pool pool(1);
       MedusaTrainer<double> trainer(sizes, wte.data(), distribution, 5, pool);
@@ -160,7 +160,7 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
       const Shard shard = random_shard(chance, sizes, 37);
       const std::vector<int> places = numbers_to(37);
       const Examples batch{shard, places.data(), 37};
-      std::vector<float> wte(40 * 70), weights(medusa_parameters(sizes));
+      std::vector<float> wte(40 * 70), weights(numbers_of(medusa_table(sizes)));
       chance.fill(wte.data(), wte.size(), 0.3), chance.fill(weights.data(), weights.size(), 0.2);
       const auto stepped = [&](int threads) {
         Pool pool(threads);

@@ -433,7 +433,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
   ParallelSizes wild_sizes = tiny_sizes(w.config, false);
   const ParallelFile wild_file{wild_sizes, start_of<float>(wild_sizes)};
   const MedusaSizes heads = {3, kOwnProjection, w.config.n_embd, w.config.vocab_size, false};
-  MedusaHeads wild_heads{heads, std::vector<float>(medusa_parameters(heads))};
+  MedusaHeads wild_heads{heads, std::vector<float>(numbers_of(medusa_table(heads)))};
   Chance(8).fill(wild_heads.weights.data(), wild_heads.weights.size(), 2);
   const struct {
     float temperature, top_p;

@@ -59,7 +59,7 @@ Decoding drawn_decoding(Chance& chance) {
 
 template <class Sizes>
 std::vector<float> loud(const Sizes& table, Chance& chance) {
-  std::vector<float> weights(table.back().offset + table.back().size);
+  std::vector<float> weights(numbers_of(table));
   chance.fill(weights.data(), weights.size(), 1);
   return weights;
 }

@@ -223,7 +223,7 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 MedusaHeads random_heads(const MedusaSizes& sizes, uint64_t seed, double scale) {
-  MedusaHeads heads{sizes, std::vector<float>(medusa_parameters(sizes))};
+  MedusaHeads heads{sizes, std::vector<float>(numbers_of(medusa_table(sizes)))};
   Chance(seed).fill(heads.weights.data(), heads.weights.size(), scale);
   return heads;
 }

@@ -1,6 +1,6 @@
 // tests/training/test_folders.cpp: nothing is lost in the folder of a training, and nothing is left behind: what is
 // written over, who may write, signals, full disks. The program is the real one, build/train_gpt; what train_drafter
-// does with a folder is in tests/training/test_distill.cpp.
+// does with a folder is in tests/training/test_train_drafter.cpp.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -222,6 +222,9 @@ struct Reverse {
 struct FindShift {
   static uint32_t of(uint32_t a) { return a == 0 ? ~uint32_t(0) : uint32_t(__builtin_clz(a)); }
 };
+struct CountOnes {
+  static uint32_t of(uint32_t a) { return uint32_t(__builtin_popcount(a)); }
+};
 // b with `length` bits of a from bit `begin` on.
 struct InsertBits {
   static uint32_t of(uint32_t a, uint32_t b, uint32_t begin, uint32_t length) {
@@ -587,6 +590,7 @@ const Row kTable[] = {
     {"shr", "", "dss", shift<ShiftRight, uint16_t, int16_t, uint32_t, int32_t, uint64_t, int64_t>},
     {"brev", "", "ds", exactly<Reverse, uint32_t, uint32_t>},
     {"bfind.shiftamt", "", "ds", exactly<FindShift, uint32_t, uint32_t>},
+    {"popc", "", "ds", exactly<CountOnes, uint32_t, uint32_t>},
     {"bfi", "", "dssss", insert_bits},
     {"dp4a", "", "dsss", four_products},
     {"cvt", "rn rzi", "ds", convert},

@@ -128,6 +128,7 @@ const OpcodeRow kRows[] = {
     {"brev.b32 %r0, %r1", {0x80000002}, 0x40000001},
     {"bfind.shiftamt.u32 %r0, %r1", {1}, 31},
     {"bfind.shiftamt.u32 %r0, %r1", {0}, 0xffffffff},
+    {"popc.b32 %r0, %r1", {0x80000005}, 3},
     {"bfi.b32 %r0, %r1, %r2, %r3, %r4", {0xff, 0, 4, 8}, 0xff0},
     {"bfi.b32 %r0, %r1, %r2, %r3, %r4", {0xff, 0x12345678, 28, 8}, 0xf2345678},
     {"bfi.b32 %r0, %r1, %r2, %r3, %r4", {0xff, 0x12345678, 4, 0}, 0x12345678},

@@ -1,4 +1,4 @@
-// training/distill.h: what the target computes of texts, on disk, for drafters that are trained on its states.
+// training/shards.h: what the target computes of texts, on disk, for drafters that are trained on its states.
 //
 // In order: a shard, sequences of tokens with the target's state at each, and its file; recording a sequence, of a
 // given text or of one that the target generates itself; the folder of shards. The target runs once over each token.

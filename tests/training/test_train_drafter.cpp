@@ -1,4 +1,5 @@
-// tests/training/test_distill.cpp: what trainings of drafters share: features on disk, the order of what is learned,
+// tests/training/test_train_drafter.cpp: what trainings of drafters share: features on disk, the order of what is
+// learned,
 // --resume; and how train_gpt hands over. Shards of hidden states, and whole trainings on them, are in
 // tests/drafters/test_medusa.cpp.
 #include <doctest/doctest.h>
@@ -41,7 +42,8 @@ int train(std::vector<std::string> words) {
 }  // namespace
 
 TEST_CASE(
-    "distill: shards of features are those of plain decoding, whatever drafter sped it up, and it hears the same") {
+    "train_drafter: shards of features are those of plain decoding, whatever drafter sped it up, and it hears the "
+    "same") {
   const World& w = world();
   const int L = 70, W = kFeatures * w.config.n_embd;  // past the window
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 17);
@@ -71,7 +73,7 @@ TEST_CASE(
   CHECK(memcmp(Features(target).row(0), given.state(0, 11), size_t(W) * 4) == 0);
 }
 
-TEST_CASE("distill: a folder of features is no folder of hidden states, and knows the layers") {
+TEST_CASE("train_drafter: a folder of features is no folder of hidden states, and knows the layers") {
   const Folder folder;
   const ShardSizes sizes = {1, 2, 3, Recorded::kFeatures};
   Shard shard;
@@ -83,11 +85,11 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  const DistillWords words = {"some", "", "", Recorded::kFeatures, false};
-  DistillOptions o(words);
+  const WhatIsTrained words = {"some", "", "", Recorded::kFeatures, false};
+  DrafterOptions o(words);
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
-  const DistillRun run = open_run(o);
+  const DrafterRun run = open_run(o);
   CHECK(run.sizes.channels == kFeatures * w.config.n_embd);
   CHECK(run.text.settings.at("layers") == "1,1,2");
   MedusaOptions medusa;
@@ -105,7 +107,8 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(std::equal(again.states.begin(), again.states.end(), first.state(3, 0)));
 }
 
-TEST_CASE("distill: the order of what is learned: all of it in every epoch, and a function of the iteration alone") {
+TEST_CASE(
+    "train_drafter: the order of what is learned: all of it in every epoch, and a function of the iteration alone") {
   const Folder folder;
   constexpr int kShards = 3, kPieces = 10;
   Recordings states(folder.path, {}, {1, 1, 1}, 9);
@@ -161,7 +164,7 @@ TEST_CASE("distill: the order of what is learned: all of it in every epoch, and 
   }
 }
 
-TEST_CASE("distill: a training that goes on gives the bytes of one that was never stopped") {
+TEST_CASE("train_drafter: a training that goes on gives the bytes of one that was never stopped") {
   const World& w = world();
   const Folder folder;
   const std::string dir = folder.file("model"), heads = "/medusa.safetensors", state = "/medusa-optimizer.safetensors";
@@ -203,7 +206,8 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
               "there is no run to resume: " + parts + state + ": start anew with --overwrite"));
 }
 
-TEST_CASE("distill: what was trained is written over only when that is asked for, and by one training at a time") {
+TEST_CASE(
+    "train_drafter: what was trained is written over only when that is asked for, and by one training at a time") {
   const World& w = world();
   const Folder folder;
   const std::string dir = folder.file("model");
@@ -243,7 +247,7 @@ TEST_CASE("distill: what was trained is written over only when that is asked for
   CHECK(train({"--medusa", dir, "--max_iters", "3", "--out", folder.file("elsewhere")}) == 0);
 }
 
-TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in a line where that is missing") {
+TEST_CASE("train_drafter: train_gpt hands drafters over to train_drafter, and says in a line where that is missing") {
   const auto handed = [](std::vector<std::string> words) {
     words.insert(words.begin(), "train_gpt");
     std::vector<char*> argv = arguments(words);

@@ -1,0 +1,212 @@
+// course/chapter12.cpp: the student's gradients, for the grader. What `make measure` shows is in heads12.cpp.
+//
+// All numbers are doubles. The engine's own program also answers what the grader needs to judge them: the loss, or the
+// output, at numbers that differ a little from the given ones. A student's program is never asked for that.
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "course/lanes.h"
+#include "course/parents.h"
+#include "course/student.h"
+
+#include "gradients.cuh"
+
+using namespace nanospec;
+
+namespace course {
+namespace {
+
+using Numbers = std::vector<double>;
+
+// The slope of f at each of these numbers, by central differences: its error is near 1e-9.
+Numbers slopes(Numbers numbers, const std::function<double(const Numbers&)>& f) {
+  constexpr double step = 1e-5;
+  Numbers slope;
+  for (double& x : numbers) {
+    const double at = x;
+    x = at + step;
+    const double above = f(numbers);
+    x = at - step;
+    slope.push_back((above - f(numbers)) / (2 * step));
+    x = at;
+  }
+  return slope;
+}
+
+// The sum of a_i b_i.
+double product(const Numbers& a, const Numbers& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];
+  return sum;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The loss
+
+struct Losses {
+  int rows, V, row_stride, lanes, gradient;
+  double scale;
+  std::vector<int> target;
+
+  Numbers run(Numbers& logits, bool with_gradient) const {
+    Numbers loss(size_t(rows), NAN);
+    const CrossEntropy<double> op{logits.data(), row_stride, V, target.data(), loss.data(), with_gradient, scale};
+    with_lanes(lanes, [&](const auto& group) {
+      for (int row = 0; row < rows; row++) op(group, row);
+    });
+    return loss;
+  }
+};
+
+// rows, V, row_stride, lanes, gradient, by_differences, scale, targets, logits -> loss, logits
+Message losses(Message& question) {
+  const auto [rows, V, row_stride, lanes, gradient, by_differences] = question.get<std::array<int, 6>>();
+  const double scale = question.get<double>();
+  const Losses all{rows, V, row_stride, lanes, gradient, scale, question.list<int>()};
+  Numbers logits = question.list<double>();
+  if (!by_differences) {
+    const Numbers loss = all.run(logits, gradient != 0);
+    return Message().put(loss).put(logits);
+  }
+  const auto total = [&](const Numbers& at) {
+    Numbers there = at;
+    double sum = 0;
+    for (double one : all.run(there, false)) sum += one * scale;
+    return sum;
+  };
+  const Numbers slope = slopes(logits, total);
+  return Message().put(all.run(logits, false)).put(slope);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The gradient of a weight
+
+// rows, K, N, x_row, dy_row, lanes, x, dy, what dw holds before -> dw
+Message weights(Message& question) {
+  const auto [rows, K, N, x_row, dy_row, lanes] = question.get<std::array<int, 6>>();
+  const Numbers x = question.list<double>(), dy = question.list<double>();
+  Numbers dw = question.list<double>();
+  const int inputs = K;  // clang lets no lambda have a structured binding
+  const MatmulGradient<double> op{rows, K, N, x.data(), x_row, dy.data(), dy_row, dw.data()};
+  with_lanes(lanes, [&](const auto& group) {
+    for (int k = inputs - 1; k >= 0; k--) op(group, k);
+  });
+  return Message().put(dw);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Attention
+
+// One root: a past, then a tree of rows by their depths.
+struct Layer {
+  int H, KV, D, past, lanes;
+  std::vector<int> depth, end, root, first_row, first_slot, pasts;
+  int rows, slots, columns;
+  Numbers k, v;
+
+  Layer(int heads, int kv_heads, int head_size, int behind, int group, std::vector<int> depths)
+      : H(heads),
+        KV(kv_heads),
+        D(head_size),
+        past(behind),
+        lanes(group),
+        depth(std::move(depths)),
+        rows(int(depth.size())),
+        slots(pad64(past + rows)),
+        columns((H + 2 * KV) * D) {
+    set_parents(depth);
+    end.assign(size_t(rows), 0);
+    for (int i = 0; i < rows; i++)
+      for (int above = i; above >= 0; above = parents[size_t(above)]) end[size_t(above)] = i + 1;
+    root.assign(size_t(rows), 0);
+    first_row = {0, rows};
+    first_slot = {0};
+    pasts = {past};
+  }
+
+  // qkv: of the past's rows, then of the tree's.
+  Attention<double> attention(const Numbers& qkv, double* out, double* log_sum) {
+    k.assign(size_t(KV) * KeyValues<double>::key_numbers(slots, D), NAN);
+    v.assign(size_t(KV) * KeyValues<double>::value_numbers(slots, D), NAN);
+    const KeyValues<double> cache{k.data(), v.data(), slots, D};
+    for (int slot = 0; slot < past; slot++)
+      for (int head = 0; head < KV; head++)
+        for (int d = 0; d < D; d++) {
+          const double* const keys = &qkv[size_t(slot) * columns + size_t(H + head) * D];
+          *cache.key(head, slot, d) = keys[d];
+          *cache.value(head, slot, d) = keys[KV * D + d];
+        }
+    const Forest forest{rows,        1, end.data(), depth.data(), root.data(), first_row.data(), first_slot.data(),
+                        pasts.data()};
+    const Attention<double> s{forest, H, KV, D, &qkv[size_t(past) * columns], columns, cache, out, H * D, log_sum, {}};
+    for (int row = 0; row < rows; row++) WriteCache<double, double>{s}(Solo{}, row);
+    return s;
+  }
+  // The engine's own program alone is asked for this.
+  Numbers forward(const Numbers& qkv, Numbers& log_sum) {
+    Numbers out(size_t(rows) * H * D, NAN), scratch(size_t(rows) * H * slots, NAN);
+    log_sum.assign(size_t(rows) * H, NAN);
+    const AttentionForward<double, double> op{attention(qkv, out.data(), log_sum.data()), scratch.data(), slots};
+    for (int item = 0; item < rows * H; item++) op(Solo{}, item);
+    return out;
+  }
+  // The gradients of all of qkv, those of the past's queries 0.
+  Numbers backward(const Numbers& qkv, Numbers out, Numbers log_sum, const Numbers& dout) {
+    const size_t numbers = size_t(KV) * slots * size_t(pad16(D));
+    Numbers dk(numbers, 0), dv(numbers, 0), dqkv(size_t(past + rows) * columns, 0), p(size_t(rows) * H * slots, NAN),
+        ds(p.size(), NAN);
+    for (size_t i = size_t(past) * columns; i < dqkv.size(); i++) dqkv[i] = NAN;
+    const AttentionBackward<double> b{attention(qkv, out.data(), log_sum.data()), dout.data(), dk.data(), dv.data(),
+                                      &dqkv[size_t(past) * columns]};
+    with_lanes(lanes, [&](const auto& group) {
+      for (int item = 0; item < rows * H; item++)
+        AttentionBackwardQueries<double>{b, p.data(), ds.data(), slots}(group, item);
+    });
+    for (int item = 0; item < KV * slots; item++)
+      AttentionBackwardKeys<double>{b, p.data(), ds.data(), slots}(Solo{}, item);
+    for (int row = 0; row < rows; row++) ReadCacheGradient<double>{b}(Solo{}, row);
+    for (int slot = 0; slot < past; slot++)
+      for (int head = 0; head < KV; head++)
+        for (int d = 0; d < D; d++) {
+          double* const keys = &dqkv[size_t(slot) * columns + size_t(H + head) * D];
+          keys[d] = dk[b.at(head, slot) + size_t(d)];
+          keys[KV * D + d] = dv[b.at(head, slot) + size_t(d)];
+        }
+    return dqkv;
+  }
+};
+
+// H, KV, D, past, lanes, by_differences, depths, qkv, dout, out, log_sum -> gradients; by differences: these, out,
+// log_sum
+Message attentions(Message& question) {
+  const auto [H, KV, D, past, lanes, by_differences] = question.get<std::array<int, 6>>();
+  Layer layer(H, KV, D, past, lanes, question.list<int>());
+  const Numbers qkv = question.list<double>(), dout = question.list<double>();
+  if (!by_differences) {
+    const Numbers out = question.list<double>(), log_sum = question.list<double>();
+    return Message().put(layer.backward(qkv, out, log_sum, dout));
+  }
+  Numbers log_sum, unused;
+  const Numbers out = layer.forward(qkv, log_sum);
+  const Numbers slope = slopes(qkv, [&](const Numbers& at) { return product(dout, layer.forward(at, unused)); });
+  return Message().put(slope).put(out).put(log_sum);
+}
+
+}  // namespace
+
+Message answer(Message& question) {
+  switch (question.get<char>()) {
+    case 'c':
+      return losses(question);
+    case 'm':
+      return weights(question);
+    default:
+      return attentions(question);
+  }
+}
+
+void measure() { throw std::runtime_error("the table of this chapter is heads12.cpp's"); }
+
+}  // namespace course

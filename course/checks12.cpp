@@ -1,0 +1,205 @@
+// course/checks12.cpp: the grader's checks of chapter 12: gradients against central differences, all in double.
+#include "course/judge.h"
+
+namespace course {
+namespace {
+
+using Numbers = std::vector<double>;
+
+Numbers doubles(Examiner& judge, size_t n, double largest) {
+  Numbers list(n);
+  for (double& x : list) x = (2 * judge.unit() - 1) * largest;
+  return list;
+}
+
+// What all numbers from this one on have in common with the right ones, for who looks for the mistake.
+std::string hint(const Numbers& got, const Numbers& right, size_t at) {
+  if (std::isnan(got[at])) return " (it was not written)";
+  const double times = got[at] / right[at];
+  if (std::abs(times + 1) < 1e-6) return " (the sign is the other one)";
+  const double square = std::max(times * times, 1 / (times * times));  // of a scale that is left out: whole
+  if (!(std::abs(square - std::round(square)) < 1e-5 * square)) return "";
+  int alike = 0;
+  for (size_t i = at + 1; i < got.size() && i < at + 4; i++) {
+    if (std::abs(right[i]) < 1e-9) continue;
+    if (!(std::abs(got[i] - times * right[i]) < 1e-6 * std::abs(got[i]))) return "";
+    alike++;
+  }
+  return alike < 2 ? "" : line_of(" (", times, " times as much; so are the next numbers)");
+}
+
+// Throws where the two differ by more than `tolerance`.
+template <class Where>
+void near(const Numbers& got, const Numbers& right, double tolerance, Where where) {
+  if (got.size() != right.size()) not_passed(int(got.size()), " numbers, not ", int(right.size()));
+  for (size_t i = 0; i < got.size(); i++)
+    if (!(std::abs(got[i] - right[i]) <= tolerance * std::max(1.0, std::abs(right[i]))))
+      not_passed(where(int(i)), " is ", got[i], ", should be ", right[i], hint(got, right, i));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The loss
+
+struct Losses {
+  int rows, V, row_stride, lanes, gradient, by_differences;
+  double scale;
+};
+
+void cross_entropy(Examiner& judge, Losses sizes, double largest = 4) {
+  std::vector<int> target;
+  for (int row = 0; row < sizes.rows; row++) target.push_back(judge.below(sizes.V));
+  Numbers logits = doubles(judge, size_t(sizes.rows) * sizes.row_stride, largest);
+  const auto ask = [&](Answerer& who) {
+    const struct {
+      int numbers[6];
+    } first{{sizes.rows, sizes.V, sizes.row_stride, sizes.lanes, sizes.gradient, sizes.by_differences}};
+    return who.ask(Message().put('c').put(first).put(sizes.scale).put(target).put(logits));
+  };
+  Message got = ask(judge.student);
+  sizes.by_differences = 1;
+  Message right = ask(judge.reference);
+  near(got.list<double>(), right.list<double>(), 1e-9, [&](int row) {
+    return line_of("the loss of row ", row, " (", sizes.V, " tokens, logits up to ", largest, ", target ",
+                   target[size_t(row)], ")");
+  });
+  Numbers slope = right.list<double>();
+  const Numbers after = got.list<double>();
+  for (size_t i = 0; i < slope.size(); i++)  // what is behind the vocabulary stays, and without `gradient` all does
+    if (!sizes.gradient || int(i) % sizes.row_stride >= sizes.V) slope[i] = logits[i];
+  near(after, slope, 1e-7, [&](int i) {
+    const int row = i / sizes.row_stride, x = i % sizes.row_stride;
+    return line_of(!sizes.gradient            ? "without `gradient`, the logit of token "
+                   : x >= sizes.V             ? "behind the vocabulary, number "
+                   : x == target[size_t(row)] ? "the gradient of the target, token "
+                                              : "the gradient of another token than the target, ",
+                   x, " of row ", row, " (scale ", sizes.scale, ", logit ", logits[size_t(i)], "),");
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The gradient of a weight
+
+// x and dy have one number each that is not 0: what should become of them is asked for alone.
+void one_product(Examiner& judge) {
+  const int rows = 4, K = 5, N = 6;
+  for (int i = 0; i < 40; i++) {
+    const int row = judge.below(rows), k = judge.below(K), n = judge.below(N);
+    Numbers x(rows * K, 0), dy(rows * N, 0), before = doubles(judge, K * N, 1);
+    x[size_t(row * K + k)] = judge.unit() + 1;
+    dy[size_t(row * N + n)] = judge.unit() - 2;
+    const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, K, N, 0};
+    const Message question = Message().put('m').put(sizes).put(x).put(dy).put(before);
+    near(judge.student.ask(question).list<double>(), judge.reference.ask(question).list<double>(), 1e-9, [&](int at) {
+      return line_of("x has one number that is not 0, ", x[size_t(row * K + k)], " in row ", row, ", input ", k,
+                     "; dy has ", dy[size_t(row * N + n)], " in row ", row, ", output ", n, "; dw held ",
+                     before[size_t(at)], " there: the gradient of input ", at / N, ", output ", at % N);
+    });
+  }
+}
+void many_products(Examiner& judge, int rows, int K, int N, int lanes) {
+  const int x_row = K + judge.below(4), dy_row = N + judge.below(4);
+  const Numbers x = doubles(judge, size_t(rows * x_row), 1), dy = doubles(judge, size_t(rows * dy_row), 1),
+                before = doubles(judge, size_t(K * N), 1);
+  const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, x_row, dy_row, lanes};
+  const Message question = Message().put('m').put(sizes).put(x).put(dy).put(before);
+  near(judge.student.ask(question).list<double>(), judge.reference.ask(question).list<double>(), 1e-9, [&](int at) {
+    return line_of(rows, " rows of ", K, " inputs (a row of x has ", x_row, " numbers) and ", N,
+                   " outputs (a row of dy has ", dy_row, "): the gradient of input ", at / N, ", output ", at % N);
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Attention
+
+struct Heads {
+  int H, KV, D, past, lanes;
+};
+
+// parent: of the tree's rows.
+void attention(Examiner& judge, const Heads& heads, const std::vector<int>& parent, double largest = 1) {
+  std::vector<int> depth;
+  for (int above : parent) depth.push_back(above < 0 ? 0 : depth[size_t(above)] + 1);
+  const int rows = int(parent.size()), columns = (heads.H + 2 * heads.KV) * heads.D;
+  const Numbers qkv = doubles(judge, size_t((heads.past + rows) * columns), largest),
+                dout = doubles(judge, size_t(rows * heads.H * heads.D), 1);
+  const auto question = [&](int by_differences) {
+    const struct { int numbers[6]; } sizes{{heads.H, heads.KV, heads.D, heads.past, heads.lanes, by_differences}};
+    return Message().put('a').put(sizes).put(depth).put(qkv).put(dout);
+  };
+  Message right = judge.reference.ask(question(1));
+  const Numbers slope = right.list<double>(), out = right.list<double>(), log_sum = right.list<double>();
+  const auto got = judge.student.ask(question(0).put(out).put(log_sum)).list<double>();
+  near(got, slope, 1e-6, [&](int i) {
+    const int position = i / columns, column = i % columns / heads.D, d = i % heads.D;
+    const bool query = column < heads.H, key = !query && column < heads.H + heads.KV;
+    std::string where = line_of(heads.H, " heads of ", heads.D, ", ", heads.KV, " of keys, a past of ", heads.past,
+                                ", a tree with parents ", parent, ": the gradient of ");
+    where += query ? "the query" : key ? "the key" : "the value";
+    where += position < heads.past ? line_of(" at position ", position, " of the past")
+                                   : line_of(" of row ", position - heads.past);
+    return line_of(where, ", head ",
+                   query ? column
+                   : key ? column - heads.H
+                         : column - heads.H - heads.KV,
+                   ", channel ", d,
+                   query && position == 0 && heads.past == 0 ? " (a row that sees one key: P is 1, whatever the query)"
+                   : query                                   ? " (from dS)"
+                   : key                                     ? " (from ds, which you store)"
+                                                             : " (from p, which you store)",
+                   ",");
+  });
+}
+
+std::vector<int> chain(int rows) {
+  std::vector<int> parent;
+  for (int i = 0; i < rows; i++) parent.push_back(i - 1);
+  return parent;
+}
+
+}  // namespace
+
+Chapter chapter12() {
+  return {12,
+          "training",
+          {{"the loss, and no gradient where none is asked for", 1,
+            [](Examiner& judge) {
+              cross_entropy(judge, {3, 7, 7, 0, 0, 0, 1});
+              cross_entropy(judge, {5, 40, 48, 0, 0, 0, 1});
+              cross_entropy(judge, {2, 9, 9, 0, 0, 0, 1}, 2000);  // logits so large that exp would overflow
+            }},
+           {"the loss's gradient", 2,
+            [](Examiner& judge) {
+              cross_entropy(judge, {1, 2, 2, 0, 1, 0, 1});
+              cross_entropy(judge, {4, 12, 16, 0, 1, 0, 0.25});
+              cross_entropy(judge, {3, 30, 32, 1, 1, 0, 0.125});
+            }},
+           {"a weight's gradient: one product", 1, one_product},
+           {"a weight's gradient: sums over rows", 1,
+            [](Examiner& judge) {
+              many_products(judge, 1, 3, 4, 0);
+              many_products(judge, 17, 5, 40, 0);
+              many_products(judge, 70, 20, 33, 1);
+            }},
+           {"attention: one row, then a text", 2,
+            [](Examiner& judge) {
+              attention(judge, {1, 1, 3, 0, 0}, chain(1));
+              attention(judge, {1, 1, 4, 0, 0}, chain(2));
+              attention(judge, {2, 2, 3, 0, 0}, chain(7));
+            }},
+           {"attention: a past, and heads that share keys", 1,
+            [](Examiner& judge) {
+              attention(judge, {2, 2, 4, 5, 0}, chain(4));
+              attention(judge, {4, 2, 3, 3, 0}, chain(5));
+            }},
+           {"attention: trees", 1,
+            [](Examiner& judge) {
+              for (int i = 0; i < 4; i++) attention(judge, {2, 1, 3, i, 0}, judge.shape(8, 0.5));
+            }},
+           {"attention: lanes in another order", 1,
+            [](Examiner& judge) {
+              attention(judge, {2, 1, 5, 2, 1}, judge.shape(6, 0.5), 2);
+            }}},
+          {{"5.2", "return course::sees_by_parents(i, j);"}}};
+}
+
+}  // namespace course

@@ -1,0 +1,252 @@
+// course/checks9.cpp: the grader's checks of chapter 9: the best prefix, by trying all; the line that never falls, by
+// what makes it the nearest one, and, of short lists, by trying all.
+#include <algorithm>
+
+#include "course/judge.h"
+#include "machine/numbers.h"
+
+namespace course {
+namespace {
+
+std::string shown(const std::vector<double>& list) {
+  std::string text = "[";
+  for (size_t i = 0; i < list.size() && i < 12; i++) {
+    char number[32];
+    snprintf(number, sizeof number, "%s%.4g", i ? " " : "", list[i]);
+    text += number;
+  }
+  return text + (list.size() > 12 ? " ...]" : "]");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The best prefix
+
+struct Prefix {
+  std::vector<float> reach;
+  int roots;
+  std::vector<double> seconds;  // of 1, 2, ... rows
+};
+
+double tokens_of(const Prefix& prefix, int nodes) {
+  double tokens = prefix.roots;
+  for (int i = 0; i < nodes; i++) tokens += double(prefix.reach[size_t(i)]);
+  return tokens;
+}
+double rate_of(const Prefix& prefix, int nodes) {
+  return tokens_of(prefix, nodes) / prefix.seconds[size_t(prefix.roots + nodes) - 1];
+}
+std::string rate_line(const Prefix& prefix, int nodes) {
+  char line[160];
+  snprintf(line, sizeof line, "%d nodes give %.4g tokens in %.4g s (%d rows): %.5g a second", nodes,
+           tokens_of(prefix, nodes), prefix.seconds[size_t(prefix.roots + nodes) - 1], prefix.roots + nodes,
+           rate_of(prefix, nodes));
+  return line;
+}
+
+void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
+  Message question;
+  question.put('p').put(int(all.size()));
+  for (const Prefix& one : all) question.put(one.reach).put(one.roots).put(one.seconds);
+  Message answer = judge.student.ask(question);
+  for (const Prefix& one : all) {
+    const int nodes = int(one.reach.size()), got = answer.get<int>();
+    const std::string where =
+        line_of("reach ", shown({one.reach.begin(), one.reach.end()}), ", roots ", one.roots, ", seconds ",
+                shown({one.seconds.begin() + one.roots - 1, one.seconds.end()}), " of ", one.roots, " rows and more: ");
+    if (got < 0 || got > nodes) not_passed(where, "the answer ", got, " is none: there are ", nodes, " nodes");
+    bool risen = false;  // whether the rate falls somewhere between the two
+    for (int n = 0; n <= nodes; n++) {
+      if (n > got) risen |= rate_of(one, n) < rate_of(one, n - 1);
+      const bool equal = rate_of(one, n) == rate_of(one, got);
+      if (equal ? n >= got : rate_of(one, n) < rate_of(one, got)) continue;
+      not_passed(where, "answer ", got, ": ", rate_line(one, got), "; ", rate_line(one, n),
+                 equal   ? ": of equal rates the fewest nodes"
+                 : risen ? ": the rate may fall and rise again"
+                         : "");
+    }
+  }
+}
+
+// steps: the chance that a row more is a step up; slope: of the others, in parts of a forward.
+Prefix any(Examiner& judge, int nodes, int roots, double steps, double slope) {
+  Prefix one{{}, roots, {}};
+  for (int i = 0; i < nodes; i++) one.reach.push_back(float(judge.unit() * judge.unit()));
+  std::sort(one.reach.begin(), one.reach.end(), std::greater<float>());
+  double seconds = 0.5 + judge.unit();
+  for (int rows = 1; rows <= roots + nodes; rows++) {
+    one.seconds.push_back(seconds);
+    seconds += judge.unit() * slope + (judge.unit() < steps ? judge.unit() : 0);
+  }
+  return one;
+}
+std::vector<Prefix> any(Examiner& judge, int many, int most_roots) {
+  std::vector<Prefix> all;
+  for (int i = 0; i < many; i++)
+    all.push_back(any(judge, judge.between(1, 40), judge.between(1, most_roots), judge.below(2) * 0.15,
+                      nanospec::exp(-7 * judge.unit())));
+  return all;
+}
+
+// Rates that are equal in every bit, and nothing to choose from.
+std::vector<Prefix> edges() {
+  return {{{}, 1, {0.5}},
+          {{}, 3, {0.5, 0.6, 0.7}},
+          {{0.5f, 0.5f}, 1, {1, 1.5, 2}},
+          {{1, 1, 1}, 1, {1, 1, 1.5, 2}},
+          {{0.25f, 0.25f, 0.25f, 0.25f}, 2, {1, 1, 1.125, 1.25, 1.375, 1.5}},
+          {{0.5f, 0}, 1, {1, 1, 1}},
+          {{0.5f, 0.25f}, 1, {1, 8, 8}}};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The line that never falls
+
+struct Line {
+  std::vector<double> measured, weight;
+};
+
+double square(double x) { return x * x; }
+
+// Of all ways to cut the list into pieces, each with its mean: the least sum of squares of those that do not fall.
+double least_squares(const Line& line) {
+  const int n = int(line.measured.size());
+  double least = INFINITY;
+  for (int cuts = 0; cuts < 1 << (n - 1); cuts++) {
+    double sum = 0, last = -INFINITY;
+    bool falls = false;
+    for (int first = 0, i = 0; i < n; i++) {
+      if (i + 1 < n && !(cuts >> i & 1)) continue;
+      double total = 0, weight = 0;
+      for (int k = first; k <= i; k++) {
+        total += line.measured[size_t(k)] * line.weight[size_t(k)];
+        weight += line.weight[size_t(k)];
+      }
+      for (int k = first; k <= i; k++)
+        sum += line.weight[size_t(k)] * square(line.measured[size_t(k)] - total / weight);
+      falls |= total / weight < last;
+      last = total / weight;
+      first = i + 1;
+    }
+    if (!falls) least = std::min(least, sum);
+  }
+  return least;
+}
+
+std::vector<std::vector<double>> fitted(Examiner& judge, const std::vector<Line>& lines) {
+  Message question;
+  question.put('f').put(int(lines.size()));
+  for (const Line& line : lines) question.put(line.measured).put(line.weight);
+  Message answer = judge.student.ask(question);
+  std::vector<std::vector<double>> all;
+  for (const Line& line : lines) {
+    all.push_back(answer.list<double>());
+    if (all.back().size() != line.measured.size())
+      not_passed("measured ", shown(line.measured), ": ", int(all.back().size()), " numbers, should be ",
+                 int(line.measured.size()));
+  }
+  return all;
+}
+
+// Right is a line that never falls, whose pieces of equal numbers have the mean of what was measured there, and none of
+// which could be cut in two, the first part lower.
+void fits(Examiner& judge, const std::vector<Line>& lines) {
+  const auto all = fitted(judge, lines);
+  for (size_t t = 0; t < lines.size(); t++) {
+    const Line& line = lines[t];
+    const std::vector<double>& got = all[t];
+    const int n = int(got.size());
+    const std::string where =
+        line_of("measured ", shown(line.measured), ", weights ", shown(line.weight), ", fitted ", shown(got), ": ");
+    for (int i = 1; i < n; i++)
+      if (!(got[size_t(i)] >= got[size_t(i) - 1]))
+        not_passed(where, "number ", i, ", ", got[size_t(i)], ", is less than the one before it, ", got[size_t(i) - 1]);
+    for (int first = 0, last = 0; first < n; first = last + 1) {
+      const double level = got[size_t(first)], close = 1e-9 * std::fabs(level) + 1e-12;
+      for (last = first; last + 1 < n && got[size_t(last) + 1] <= level + close;) last++;
+      double total = 0, weight = 0, below = INFINITY;
+      int cut = first;
+      for (int k = first; k <= last; k++) {
+        total += line.measured[size_t(k)] * line.weight[size_t(k)];
+        weight += line.weight[size_t(k)];
+        if (total / weight >= below) continue;
+        below = total / weight;
+        cut = k;
+      }
+      const std::string piece = first == last ? line_of("number ", first, " is ", level)
+                                              : line_of("numbers ", first, " to ", last, " are ", level);
+      if (std::fabs(total / weight - level) > 100 * close)
+        not_passed(where, piece, ", should be ", first == last ? "what was measured, " : "their mean by weight, ",
+                   total / weight, first == last ? ", if no other is equal to it" : "");
+      if (below < level - 100 * close)
+        not_passed(where, piece, ", and what was measured at numbers ", first, " to ", cut, " has the mean ", below,
+                   ": these could be lower, and nearer");
+    }
+  }
+}
+
+Line line(Examiner& judge, int n, double slope, double noise, bool weighted) {
+  Line line;
+  for (int i = 0; i < n; i++) {
+    line.measured.push_back(10 + slope * i + noise * judge.unit());
+    line.weight.push_back(weighted ? judge.between(1, 9) : 1);
+  }
+  return line;
+}
+
+}  // namespace
+
+Chapter chapter9() {
+  return {9,
+          "what a row costs",
+          {{"both examples of the page", 1,
+            [](Examiner& judge) {
+              prefixes(judge, {{{0.6f, 0.3f, 0.25f, 0.21f, 0.189f}, 1, {10, 10.3, 10.3, 11.3, 11.3, 14}}});
+              fits(judge, {{{10, 10.4, 10.2, 11.6, 11, 14}, {1, 1, 1, 1, 1, 1}}});
+            }},
+           {"best_prefix: one text, 1,000 trees, all prefixes tried", 2,
+            [](Examiner& judge) { prefixes(judge, any(judge, 1000, 1)); }},
+           {"best_prefix: 1 to 16 texts", 1, [](Examiner& judge) { prefixes(judge, any(judge, 1000, 16)); }},
+           {"best_prefix: equal rates, no nodes, rows that cost too much", 1,
+            [](Examiner& judge) { prefixes(judge, edges()); }},
+           {"never_falling: 1,000 lines", 2,
+            [](Examiner& judge) {
+              std::vector<Line> lines;
+              for (int i = 0; i < 1000; i++)
+                lines.push_back(line(judge, judge.between(1, 40), judge.unit() - 0.3, judge.unit() * 8, false));
+              fits(judge, lines);
+            }},
+           {"never_falling: weights", 1,
+            [](Examiner& judge) {
+              std::vector<Line> lines;
+              for (int i = 0; i < 500; i++)
+                lines.push_back(line(judge, judge.between(1, 40), judge.unit() - 0.3, judge.unit() * 8, true));
+              fits(judge, lines);
+            }},
+           {"never_falling: no other line is nearer", 1,
+            [](Examiner& judge) {
+              std::vector<Line> lines;
+              for (int i = 0; i < 100; i++)
+                lines.push_back(line(judge, judge.between(1, 9), judge.unit() - 0.3, judge.unit() * 8, i % 2));
+              const auto all = fitted(judge, lines);
+              for (size_t t = 0; t < lines.size(); t++) {
+                double sum = 0;
+                for (size_t i = 0; i < all[t].size(); i++)
+                  sum += lines[t].weight[i] * square(lines[t].measured[i] - all[t][i]);
+                if (const double least = least_squares(lines[t]); !(sum <= least + 1e-9))
+                  not_passed("measured ", shown(lines[t].measured), ", weights ", shown(lines[t].weight), ", fitted ",
+                             shown(all[t]), ": the sum of weight (fitted - measured)^2 is ", sum,
+                             "; another line that never falls has ", least);
+              }
+            }},
+           {"never_falling: lists of none, of 3,000, that rise, that fall", 1,
+            [](Examiner& judge) {
+              fits(judge, {{{}, {}},
+                           {{5}, {2}},
+                           line(judge, 3000, 1, 0.5, true),
+                           line(judge, 3000, -1, 3, true),
+                           line(judge, 3000, 0.01, 9, false)});
+            }}},
+          {}};
+}
+
+}  // namespace course
