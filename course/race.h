@@ -1,13 +1,18 @@
 // course/race.h: your entry for the race: a drafter of your own, and the trees that it grows.
 #pragma once
 
+// What an entry may want; its own #include would be refused.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <queue>
 #include <set>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "draft.h"
