@@ -539,6 +539,22 @@ const std::string& unpacked() {
   return path;
 }
 
+TEST_CASE("course: make hand-in packs the files that have marks, and the notes") {
+  const std::string path = unpacked();
+  write_file(path + "/notes.md", "I predict nothing.\n");
+  const Ran ran = run("make -s -C " + path + " hand-in && tar -tzf " + path + "/hand-in.tar.gz");
+  std::vector<std::string> right = kHandIn, packed;
+  right.push_back("notes.md");
+  std::istringstream lines(ran.text);
+  for (std::string line; std::getline(lines, line);) packed.push_back(line);
+  REQUIRE_MESSAGE(!packed.empty(), ran.text);
+  CHECK(packed[0] == "hand-in.tar.gz is what you hand in");
+  packed.erase(packed.begin());
+  std::sort(right.begin(), right.end());
+  std::sort(packed.begin(), packed.end());
+  CHECK(packed == right);
+}
+
 TEST_CASE("course: make play grades first: with a wrong mask nothing is played") {
   const std::string path = unpacked();
   hand_in(path, {{"5.2", {"    return j <= i;\n"}}});
