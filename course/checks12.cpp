@@ -97,7 +97,7 @@ void one_product(Examiner& judge) {
   }
 }
 void many_products(Examiner& judge, int rows, int K, int N, int lanes) {
-  const int x_row = K + judge.below(4), dy_row = N + judge.below(4);
+  const int x_row = K + judge.between(1, 4), dy_row = N + judge.between(1, 4);  // longer: a wrong length is seen
   const Numbers x = doubles(judge, size_t(rows * x_row), 1), dy = doubles(judge, size_t(rows * dy_row), 1),
                 before = doubles(judge, size_t(K * N), 1);
   const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, x_row, dy_row, lanes};
