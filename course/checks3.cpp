@@ -119,9 +119,9 @@ std::string wrong_in(const Row& row, int found, const std::vector<int>& token, c
   const std::string tokens = line_of("tokens ", got, ": ");
   if (const int right = std::min(row.width, allowed); found != right)
     return line_of(tokens, "found is ", found, ", should be ", right,
-                   found <= right  ? ""
-                   : V < row.width ? ": there are fewer tokens than that"
-                                   : ": a score of -infinity is no candidate");
+                   found <= right ? ""
+                   : found > V    ? ": there are fewer tokens than that"
+                                  : ": a score of -infinity is no candidate");
   std::vector<char> taken(row.logits.size(), 0);
   for (int i = 0; i < found; i++) {
     const int x = got[size_t(i)];
