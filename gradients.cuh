@@ -184,7 +184,7 @@ struct MatmulGradient {
 // Tree attention
 
 // With P = softmax(S), S = scale Q K^T, dP = dO V^T, and o the product by elements (Dao et al. 2022, FlashAttention,
-// appendix B):  dV = P^T dO,  dK = dS^T Q;  AttentionBackwardQueries says how dS and dQ follow from dP.
+// appendix B):  dV = P^T dO,  dK = scale dS^T Q;  AttentionBackwardQueries says how dS and dQ follow from dP.
 template <class T>
 struct AttentionBackward {
   Attention<T> forward;
@@ -198,8 +198,8 @@ struct AttentionBackward {
   }
 };
 
-// Row r of this operation: row r / H of the forward, head r % H. Writes dQ, and stores P (after dropout) and dS for the
-// sums over queries.
+// Row r of this operation: row r / H of the forward, head r % H. Writes dQ, and stores P (after dropout) and scale dS
+// for the sums over queries.
 template <class T>
 struct AttentionBackwardQueries {
   AttentionBackward<T> b;

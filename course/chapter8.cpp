@@ -23,12 +23,15 @@ Sampling sampled(const Place& place) {
 
 // The student's row of noise, behind which nothing may have been written.
 std::vector<float> noise_at(const Place& place, int V, int lanes = 0) {
-  std::vector<float> row(size_t(whole(V, kNoiseBlock)) + 8, NAN);
+  const size_t end = size_t(whole(V, kNoiseBlock));
+  std::vector<float> row(4 * end, NAN);  // as far as four numbers for each token would go
   with_lanes(lanes, [&](const auto& group) {
     make_noise(group, sampled(place), Stream(place.stream), place.index, V, row.data());
   });
-  for (size_t x = row.size() - 8; x < row.size(); x++)
-    if (!std::isnan(row[x])) throw std::runtime_error("a number was written behind the end of the row");
+  for (size_t x = end; x < row.size(); x++)
+    if (!std::isnan(row[x]))
+      throw std::runtime_error("number " + std::to_string(x) + " was written, behind the end of a row of " +
+                               std::to_string(V));
   row.resize(size_t(V));
   return row;
 }

@@ -88,6 +88,7 @@ Chapter chapter10() {
             gathers(judge, 1, 1, 100, {1, 2, 3, 4, 5, 6, 20}, order);
           }
           gathers(judge, 1, 2, 8, {}, 0);
+          gathers(judge, 1, 1, 600, {1, 2, 6}, 0);  // more numbers than threads
         }},
        {"10.2: a row's norm, in three orders of threads", 1,
         [](Examiner& judge) {

@@ -58,7 +58,7 @@ Guesses ask(Examiner& judge, char what, const std::vector<int>& written) {
   if (n == 0 || guesses.parent.size() != guesses.token.size() || guesses.parent[0] != -1)
     not_passed("a tree without its root");
   if (guesses.token[0] != written.back()) wrong(0, " is not the text's last token any more");
-  if (n > kMostNodes + 1) not_passed("a tree of ", n - 1, " nodes: at most ", kMostNodes);
+  if (n > kMostNodes + 1) not_passed(n - 1, " guesses below the root: at most ", kMostNodes);
   for (int node = 1; node < n; node++) {
     if (guesses.token[size_t(node)] < 0 || guesses.token[size_t(node)] >= kVocab) wrong(node, ": no such token");
     const int above = guesses.parent[size_t(node)];

@@ -61,7 +61,9 @@ void incremental_equals_full(Examiner& judge, const Heads& heads, int length) {
     const Outcome parts = run(judge.student, heads, forwards, qkv);
     for (float x : parts.out)
       if (std::isnan(x))
-        not_passed("forwards of ", forwards, " rows: a number is NaN: a slot was read that nobody wrote");
+        not_passed(
+            "forwards of ", forwards,
+            " rows: a number is NaN: a slot was read that nobody wrote, or a number of the output was not written");
     same_bits(parts.out, full.out, [&](int i) { return place(heads, forwards, i); });
     same_bits(parts.log_sum, full.log_sum, [&](int i) {
       return line_of("forwards of ", forwards, " rows: log_sum of position ", i / heads.H, ", head ", i % heads.H);

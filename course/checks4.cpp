@@ -194,9 +194,12 @@ void judges_the_second(Examiner& judge, Drafts drafts) {
   }
   const std::vector<int> token = {0, 2, 1}, parent = {-1, 0, 0}, rejected = {0};
   Message answer = judge.student.ask(Message().put(3).put(drafts).put(token).put(parent).put(ps).put(qs).put(rejected));
-  if (answer.get<char>() != 'a' || answer.get<int>() != 2)
+  const char call = answer.get<char>();
+  const int node = call == 'a' ? answer.get<int>() : -1;
+  if (call != 'a' || node != 2)
     not_passed("tree with parents ", parent, ", tokens ", token,
-               ": node 1 was rejected, and node 2 should be judged next");
+               ": node 1 was rejected, and node 2 should be judged next; ",
+               call == 'a' ? line_of("accept was asked about node ", node) : "accept was not asked again");
 }
 void siblings(Examiner& judge, Drafts drafts) {
   judges_the_second(judge, drafts);

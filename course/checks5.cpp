@@ -60,7 +60,7 @@ std::string wrong_in(const Grown& growth, const Flat& tree) {
   for (const auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
     if (int(list->size()) != kept) return line_of(int(list->size()), " entries in a list, should be ", kept);
   std::vector<int> place(growth.size(), -1);
-  const auto at = [&](int node) { return "node " + std::to_string(node); };
+  const auto at = [&](int row) { return "row " + std::to_string(row); };
   // Where parents and tokens say which node each row is, and origin says something else, origin is wrong.
   const std::vector<int> node = nodes_by_parents(growth, tree.parent);
   bool known = !node.empty();
@@ -84,7 +84,7 @@ std::string wrong_in(const Grown& growth, const Flat& tree) {
     if (tree.depth[i] != depth) return line_of(at(i), ": depth is ", tree.depth[i], ", should be ", depth);
     // Preorder: what follows a node is below the node before it, or below one of that one's ancestors.
     if (i > 0 && !is_above(tree.parent, i - 1, parent))
-      return line_of(at(i), ": it stands behind node ", i - 1, ", after the end of the subtree of its parent ", parent);
+      return line_of(at(i), ": it stands behind row ", i - 1, ", after the end of the subtree of its parent ", parent);
   }
   std::vector<int> last_child(kept, -1), descendants(kept, 0);
   for (int i = 0; i < kept; i++) {
@@ -93,7 +93,7 @@ std::string wrong_in(const Grown& growth, const Flat& tree) {
     int& before = last_child[tree.parent[i]];
     if (before > tree.origin[i])
       return line_of(at(i), ": siblings stand in the order of their addition, and ", tree.origin[i],
-                     " was added before ", before);
+                     " was added before node ", before);
     before = tree.origin[i];
   }
   for (int i = 0; i < kept; i++)

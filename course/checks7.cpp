@@ -29,8 +29,9 @@ struct Grown {
 };
 
 std::string named(const Asked& asked) {
-  static const char* const kinds[] = {"any chances", "chances of a half, a quarter, ...", "few guesses, or none",
-                                      "one guess each, of chance 0.999", "the drafter of the page"};
+  static const char* const kinds[] = {"any chances", "chances of a quarter, a quarter, an eighth, ...",
+                                      "few guesses, or none", "one guess each, of chance 0.999",
+                                      "the drafter of the page"};
   return line_of("budget ", asked.budget, ", deepest ", asked.deepest, ", root ", asked.root, " (", kinds[asked.kind],
                  "): ");
 }
@@ -135,7 +136,7 @@ void asks(Examiner& judge, const std::vector<Asked>& all) {
       if (depth >= all[t].deepest)
         not_passed(named(all[t]), "the drafter was asked about node ", node, ", of depth ", depth,
                    ": its children would be too deep");
-      if (node > 0 && node == all[t].budget)
+      if (node == all[t].budget)
         not_passed(named(all[t]), "the drafter was asked about node ", node,
                    ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");
     }
@@ -220,6 +221,7 @@ Chapter chapter7() {
            {"the drafter is asked once, and not in vain", 2,
             [](Examiner& judge) {
               for (int kind : {kMixed, kFew, kSure}) asks(judge, any(judge, 200, kind, 30));
+              asks(judge, {{kMixed, 8, 3, 0, 5}});
             }},
            {"long chains, large budgets", 1,
             [](Examiner& judge) {

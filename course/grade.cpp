@@ -75,7 +75,9 @@ class Program : public Answerer {
     uint32_t length = uint32_t(sent.bytes.size());
     const bool came = move(to_, POLLOUT, &length, sizeof length) && move(to_, POLLOUT, sent.bytes.data(), length) &&
                       move(from_, POLLIN, &length, sizeof length);
-    if (came && length > kLongestAnswer) throw NotPassed("an answer of " + std::to_string(length) + " bytes");
+    if (came && length > kLongestAnswer)
+      throw NotPassed("an answer of " + std::to_string(length) +
+                      " bytes: does a list still hold what was in it before?");
     answer.bytes.resize(came ? length : 0);
     const bool whole = came && move(from_, POLLIN, answer.bytes.data(), length);
     const std::string ended = whole ? "" : how_it_ended();
@@ -500,7 +502,7 @@ Options read_options(int argc, char** argv) {
     else if (texts.count(given)) *texts.at(given) = optarg;
     else exit(2);
   std::istringstream words(chapters);
-  for (int number; words >> number;) options.chapters.push_back(number);
+  for (std::string word; words >> word;) options.chapters.push_back(atoi(word.c_str()));  // 0 is no chapter
   options.seed = strtoull(seed.c_str(), nullptr, 10);
   options.seconds = std::max(1, atoi(seconds.c_str()));
   if (options.record && options.seed == 0) options.seed = kRecordedSeed;

@@ -14,9 +14,9 @@ struct Guess {
   float chance;
 };
 
-// kMixed: any chances. kEqual: a half, a quarter, ..., so that many nodes are equally likely. kFew: often no guesses,
-// or few, and some of chance 0. kSure: one guess, nearly certain. kPage: of the chapter's page, by the last token
-// alone.
+// kMixed: any chances. kEqual: a quarter, a quarter, an eighth, ..., so that many nodes are equally likely. kFew: often
+// no guesses, or few, and some of chance 0. kSure: one guess, nearly certain. kPage: of the chapter's page, by the last
+// token alone.
 enum GuessKind { kMixed, kEqual, kFew, kSure, kPage };
 
 // The best `most` guesses after the path of this hash, which ends with `last`: best first.
@@ -34,9 +34,10 @@ inline std::vector<Guess> guesses(uint64_t path, int last, int most, int kind) {
     total += all.back().chance;
   }
   std::sort(all.begin(), all.end(), [](const Guess& a, const Guess& b) { return a.chance > b.chance; });
-  float half = 1;
-  for (Guess& one : all)
-    one.chance = kind == kEqual ? half /= 2 : kind == kSure ? 0.999f : one.chance / total * (0.5f + unit(97) / 2);
+  for (size_t i = 0; i < all.size(); i++)
+    all[i].chance = kind == kEqual  ? 0.25f / float(1 << i / 2)
+                    : kind == kSure ? 0.999f
+                                    : all[i].chance / total * (0.5f + unit(97) / 2);
   if (kind == kFew && all.size() > 2) all.back().chance = 0;
   return all;
 }

@@ -24,7 +24,8 @@ namespace course {
 using namespace nanospec;  // Growth, Candidate; bigram_table of chapter 3, grow_likeliest of chapter 7
 
 // Called before each forward. text: all that is written so far. growth has its root, the last token of the text. Add
-// nodes, each under one that is there: growth.add(node, {token, chance}) returns the new node's number. At most 32.
+// nodes, each under one that is there: growth.add(node, {token, chance}) returns the new node's number. At most 32
+// guesses.
 using Racer = std::function<void(const std::vector<int>& text, Growth& growth)>;
 
 // Called once, before the race. corpus: a long text of the same language. Tokens are 0 ... vocab - 1.

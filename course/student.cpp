@@ -57,6 +57,8 @@ int main(int argc, char** argv) {
       reply = Message().put('a');
       const Message answered = answer(question);
       reply.bytes.insert(reply.bytes.end(), answered.bytes.begin(), answered.bytes.end());
+    } catch (const std::bad_alloc&) {
+      reply = Message().put('e').put(std::string("it ran out of memory: a loop without an end?"));
     } catch (const std::exception& error) { reply = Message().put('e').put(std::string(error.what())); }
     if (!send(reply)) break;
   }
