@@ -54,9 +54,9 @@ void rotates(Examiner& judge, int rows, int heads, int D, bool back, int lanes) 
   const int past = judge.between(1, 9), row = heads * D + 8;
   std::vector<float> angles;
   for (int i = 0; i < (past + rows) * D / 2; i++) {
-    const double angle = 6.28 * judge.unit();
-    angles.push_back(float(std::cos(angle)));
-    angles.push_back(float(std::sin(angle)));
+    const double t = 2 * judge.unit() - 1, length = 1 + t * t;  // t: the tangent of half the angle
+    angles.push_back(float((1 - t * t) / length));
+    angles.push_back(float(2 * t / length));
   }
   Message question;
   question.put(3).put(std::array<int, 6>{rows, heads, D, back, lanes, past});

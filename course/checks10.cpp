@@ -1,6 +1,6 @@
 // course/checks10.cpp: the grader's checks of chapter 10: the kernels' bits in three orders of threads, and what
 // attention does to reach them.
-#include "course/asked.h"
+#include "course/trees.h"
 
 namespace course {
 namespace {
@@ -50,7 +50,7 @@ void norms(Examiner& judge, int rows, int C, float epsilon, int order) {
                " warps: twice as many as the engine's are ", int(2 * of_reference.meetings));
 }
 
-void same_as_reference(Examiner& judge, const Asked& launch, bool all_orders) {
+void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders) {
   const auto right = judge.reference.ask(launch.question(3, 0)).list<float>();
   for (int order = 0; order < (all_orders ? 3 : 1); order++) {
     Message answer = judge.student.ask(launch.question(3, order));
@@ -68,7 +68,7 @@ void same_as_reference(Examiner& judge, const Asked& launch, bool all_orders) {
 
 // Of one launch, the student's and the reference's.
 std::pair<Counted, Counted> counted(Examiner& judge) {
-  const Asked launch(judge, 4, 2, 64, {90, 17}, 13);
+  const Trees launch(judge, 4, 2, 64, {90, 17}, 13);
   Message got = judge.student.ask(launch.question(3, 0)), right = judge.reference.ask(launch.question(3, 0));
   got.list<float>();
   right.list<float>();
@@ -96,20 +96,20 @@ Chapter chapter10() {
           norms(judge, 1, 7, 0.0078125f, 0);
           for (int order = 0; order < 3; order++) norms(judge, 30, 333, 0.0078125f, order);
         }},
-       {"one row, no past", 1, [](Examiner& judge) { same_as_reference(judge, Asked(judge, 1, 1, 8, {0}, 1), false); }},
+       {"one row, no past", 1, [](Examiner& judge) { same_as_reference(judge, Trees(judge, 1, 1, 8, {0}, 1), false); }},
        {"the bits of the stated order", 2,
         [](Examiner& judge) {
-          same_as_reference(judge, Asked(judge, 2, 2, 16, {40}, 9), false);
-          same_as_reference(judge, Asked(judge, 2, 1, 40, {33, 0, 100}, 15), false);
+          same_as_reference(judge, Trees(judge, 2, 2, 16, {40}, 9), false);
+          same_as_reference(judge, Trees(judge, 2, 1, 40, {33, 0, 100}, 15), false);
           // Equal weights, and one value so small that half of it is a minus zero.
-          Asked zeros(judge, 1, 1, 4, {0}, 3);
+          Trees zeros(judge, 1, 1, 4, {0}, 3);
           for (auto* list : {&zeros.qkv, &zeros.keys, &zeros.values}) std::fill(list->begin(), list->end(), 0.0f);
           zeros.values[0] = -std::numeric_limits<float>::denorm_min();
           same_as_reference(judge, zeros, false);
         }},
        {"three orders of threads", 2,
         [](Examiner& judge) {
-          same_as_reference(judge, Asked(judge, 3, 1, 70, {61, 5}, 24), true);
+          same_as_reference(judge, Trees(judge, 3, 1, 70, {61, 5}, 24), true);
         }},
        {"synchronizations: shuffles, votes, barriers", 1,
         [](Examiner& judge) {

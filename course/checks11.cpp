@@ -1,11 +1,11 @@
 // course/checks11.cpp: the grader's checks of chapter 11: attention of 16 rows, its bits in three orders of threads,
 // and what it reads.
-#include "course/asked.h"
+#include "course/trees.h"
 
 namespace course {
 namespace {
 
-void same_as_reference(Examiner& judge, const Asked& launch, bool all_orders = false) {
+void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders = false) {
   const auto right = judge.reference.ask(launch.question(11, 0)).list<float>();
   for (int order = 0; order < (all_orders ? 3 : 1); order++) {
     Message answer = judge.student.ask(launch.question(11, order));
@@ -28,7 +28,7 @@ struct Counts {
   Counted got, right, row_by_row;
 };
 Counts counted(Examiner& judge) {
-  const Asked launch(judge, 1, 1, 64, {40}, 16);
+  const Trees launch(judge, 1, 1, 64, {40}, 16);
   Counts counts;
   for (auto [chapter, whose, to] : {std::tuple<int, Answerer*, Counted*>{11, &judge.student, &counts.got},
                                     {11, &judge.reference, &counts.right},
@@ -45,17 +45,17 @@ Counts counted(Examiner& judge) {
 Chapter chapter11() {
   return {11,
           "attention, faster",
-          {{"one row, no past", 1, [](Examiner& judge) { same_as_reference(judge, Asked(judge, 1, 1, 8, {0}, 1)); }},
+          {{"one row, no past", 1, [](Examiner& judge) { same_as_reference(judge, Trees(judge, 1, 1, 8, {0}, 1)); }},
            {"the bits of the stated order", 3,
             [](Examiner& judge) {
-              same_as_reference(judge, Asked(judge, 1, 1, 16, {20}, 9));        // one part
-              same_as_reference(judge, Asked(judge, 1, 1, 33, {61, 131}, 18));  // several, and two blocks of a root
-              Asked steep(judge, 2, 1, 16, {70}, 9);                            // scores far above others: m is raised
+              same_as_reference(judge, Trees(judge, 1, 1, 16, {20}, 9));        // one part
+              same_as_reference(judge, Trees(judge, 1, 1, 33, {61, 131}, 18));  // several, and two blocks of a root
+              Trees steep(judge, 2, 1, 16, {70}, 9);                            // scores far above others: m is raised
               for (float& x : steep.qkv) x *= 5;
               same_as_reference(judge, steep);
             }},
            {"three orders of threads", 2,
-            [](Examiner& judge) { same_as_reference(judge, Asked(judge, 1, 1, 40, {61}, 20), true); }},
+            [](Examiner& judge) { same_as_reference(judge, Trees(judge, 1, 1, 40, {61}, 20), true); }},
            {"a quarter of chapter 10's sectors", 2,
             [](Examiner& judge) {
               const auto [got, right, row_by_row] = counted(judge);

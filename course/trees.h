@@ -1,4 +1,4 @@
-// course/asked.h: what the grader asks of a kernel of attention: trees behind pasts, in an order of threads.
+// course/trees.h: what the grader asks of a kernel of attention: trees behind pasts, in an order of threads.
 //
 // Chapters 10 and 11 use it.
 #pragma once
@@ -15,12 +15,12 @@ struct Sizes {
 };
 
 // Trees, one for each root, behind pasts of so many keys. What nobody may read is NaN.
-struct Asked {
+struct Trees {
   Sizes sizes;
   std::vector<int> end, depth, root, first_row = {0}, first_slot, past;
   std::vector<float> qkv, keys, values;
 
-  Asked(Examiner& judge, int H, int KV, int D, const std::vector<int>& pasts, int rows) {
+  Trees(Examiner& judge, int H, int KV, int D, const std::vector<int>& pasts, int rows) {
     int slot = 0;
     for (size_t r = 0; r < pasts.size(); r++) {
       const int first = first_row.back(), n = rows;
