@@ -334,12 +334,20 @@ void compile(const Options& options) {
   waitpid(process, nullptr, 0);  // how it ended the files tell
 }
 
+// Behind such words of a compiler, what a student should think of.
+constexpr const char* kHints[][2] = {
+    {"expected primary-expression before", " (is the word `template` missing?)"},
+    {"was not declared in this scope", " (what stands outside the marks, or in other chapters, is not taken)"},
+    {"there are no arguments to", " (what stands outside the marks, or in other chapters, is not taken)"}};
+
 // The first error in a compiler's words, in the student's own file.
 std::string first_error(const std::string& log) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
     if (line.find("error: ") == std::string::npos && line.find("undefined reference") == std::string::npos) continue;
     if (line.compare(0, 13, "build/graded/") == 0) line = line.substr(line.find('/', 13) + 1);
+    for (const auto& [words, hint] : kHints)
+      if (line.find(words) != std::string::npos) return line + hint;
     return line;
   }
   return "see build/make.log";
