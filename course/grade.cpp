@@ -536,9 +536,11 @@ int main(int argc, char** argv) {
     if (options.chapters.empty() || std::count(options.chapters.begin(), options.chapters.end(), chapter.number))
       chosen.push_back(chapter);
   if (chosen.empty() || !fs::exists("blank") || !fs::is_directory(options.submission)) {
+    std::string numbers;
+    for (const Chapter& chapter : all) numbers += " " + std::to_string(chapter.number);
     fprintf(stderr, "grade: %s\n",
             !fs::exists("blank") ? "no folder blank/ here: run it in the starter's folder"
-            : chosen.empty()     ? "there is no such chapter: choose of 1 2 3 4 5 6 7 8 9 10 11 12 13"
+            : chosen.empty()     ? ("there is no such chapter: choose of" + numbers).c_str()
                                  : "there is no such folder: --submission");
     return 2;
   }

@@ -119,10 +119,10 @@ case $1 in
     CHAPTER="1 2 5 6"
     judge "$submission" build/real.json "" || { echo "make real: it needs all points of chapters $CHAPTER first"; exit 1; }
     rm -rf "$of" && mkdir -p "$of" && cp ./*.h ./*.cuh "$of"
-    for folder in course drafters files forest growth machine rules; do cp -r $folder "$of"; done
+    for folder in archive course drafters files forest growth machine rules; do cp -r $folder "$of"; done
     "$BUILD/make_course" student "$submission" "$of" $CHAPTER
     echo "compiling a student's engine ..."
-    ${CXX:-g++} -std=c++17 -O3 -DPORTABLE -I"$of" -ffp-contract=off -fno-math-errno -march=native -pthread \
+    ${CXX:-g++} -std=c++17 -O3 -DPORTABLE -I"$of" -ffp-contract=off -fno-math-errno -march="${ARCH:-native}" -pthread \
       "$of/course/teacher/real.cpp" -o "$of/real" -lmd -lpcre2-8 -lunistring
     "$of/real" "$model" ;;
 esac

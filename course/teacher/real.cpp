@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "archive/known.h"
 #include "decode.h"
 #include "files/gguf_model.h"
 #include "files/model_path.h"
@@ -19,26 +20,18 @@ namespace {
 constexpr int kNewTokens = 16, kBudget = 14, kWindow = 32;
 const std::string kPrompt = "The capital of France is", kRight = kPrompt + " Paris.\n\nThe answer is: 2018-01";
 
-// After each node the next token of a text, and a wrong one.
-struct Forked : Drafter {
-  std::vector<int> text;
-  Forked(int vocab_size, std::vector<int> its) : text(std::move(its)) { vocab = vocab_size; }
-  void begin(const int*, int n) override { at_ = size_t(n); }
-  void committed(const Commit& commit) override { at_ += size_t(commit.n); }
-  const float* logits(const Growth&, int) override { return nullptr; }
-  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws&, Candidate* candidates,
+// Behind each right guess a wrong one.
+struct Forked : Known {
+  using Known::Known;
+  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
+    Known::expand(growth, nodes, n, width, draws, candidates, count);
     for (int k = 0; k < n; k++) {
-      const size_t place = at_ + size_t(growth.depth[size_t(nodes[k])]);
-      count[k] = place < text.size() ? 2 : 0;
       if (count[k] == 0) continue;
-      candidates[k * width] = {text[place], 0.5f};
-      candidates[k * width + 1] = {(text[place] + 1) % vocab, 0.25f};
+      candidates[k * width + 1] = {(candidates[k * width].token + 1) % vocab, 0.25f};
+      count[k] = 2;
     }
   }
-
- private:
-  size_t at_ = 0;  // tokens that are committed
 };
 
 struct Counter : Watcher {
