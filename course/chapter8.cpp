@@ -30,7 +30,7 @@ std::vector<float> noise_at(const Place& place, int V, int lanes = 0) {
   });
   for (size_t x = end; x < row.size(); x++)
     if (!std::isnan(row[x]))
-      throw std::runtime_error("number " + std::to_string(x) + " was written, behind the end of a row of " +
+      throw std::runtime_error("number " + std::to_string(x) + " was written, behind the end of the row, of " +
                                std::to_string(V));
   row.resize(size_t(V));
   return row;
