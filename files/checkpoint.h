@@ -37,6 +37,8 @@ inline std::string config_problem(const Config& config) {
   if (!range("head_dim", config.head_size(), 1, kMaxChannels) ||
       !range("n_inner", config.inner(), 1, 4 * kMaxChannels) || !range("n_kv_head", config.n_kv_head, 1, config.n_head))
     return problem;
+  const int64_t heads = int64_t(config.n_head) * config.head_size();  // all channels of the queries
+  if (heads > 4 * kMaxChannels) return filled("n_head * head_dim is {}, expected at most {}", heads, 4 * kMaxChannels);
   if (config.n_head % config.n_kv_head != 0)
     return filled("n_head is {}, not a multiple of n_kv_head, {}", config.n_head, config.n_kv_head);
   if (config.rotary && config.head_size() % 2 != 0)

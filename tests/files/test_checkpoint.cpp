@@ -124,6 +124,8 @@ TEST_CASE("model: impossible sizes are usage errors that name the flag") {
   CHECK(begins(message([](Config& c) { c.n_kv_head = 8; }), "n_kv_head is 8, expected 1 to 4"));
   CHECK(begins(message([](Config& c) { c.head_dim = -1; }), "head_dim is -1"));
   CHECK(begins(message([](Config& c) { c.rotary = true, c.head_dim = 7; }), "head_dim is 7, expected an even number"));
+  CHECK(begins(message([](Config& c) { c.n_head = c.head_dim = kMaxChannels, c.n_kv_head = 1; }),
+               "n_head * head_dim is 4294967296, expected at most 262144"));
   CHECK(begins(message([](Config& c) { c.n_embd = INT_MAX; }), "n_embd is 2147483647"));
   CHECK(begins(message([](Config& c) { c.block_size = 63; }), "block_size is 63, expected an even number"));
   CHECK(begins(message([](Config& c) { c.block_size = 0; }), "block_size is 0"));

@@ -558,6 +558,8 @@ TEST_CASE("gguf: sizes that disagree, and tensors that are missing, are refused"
         [](Draft& d) { d.set(whole("llama.embedding_length", 5)); });
   check("heads have 1 channels, expected an even number",
         [](Draft& d) { d.set(whole("llama.attention.key_length", 1)); });
+  check("tensor blk.0.attn_k.weight has shape (2, 4), expected (1073741822, 4)",  // with Q and V beyond an int
+        [](Draft& d) { d.set(whole("llama.attention.key_length", 1073741822)); });
   check("llama.rope.dimension_count is 4, expected the 2 channels of a head",
         [](Draft& d) { d.set(whole("llama.rope.dimension_count", 4)); });
   check("llama.attention.value_length is 4, expected the 2 channels of a head",
