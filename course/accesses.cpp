@@ -44,6 +44,20 @@ Watched declared_shared() {
   return all;
 }
 const Watched declared = declared_shared();
+
+// Where the system put this program: what its addresses count from.
+uintptr_t begin_of_program() {
+  uintptr_t begin = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* program, size_t, void* to) {
+        *static_cast<uintptr_t*>(to) = program->dlpi_addr;
+        return 1;
+      },
+      &begin);
+  return begin;
+}
+const uintptr_t program_begins = begin_of_program();
+
 bool holds(const Watched& piece, uintptr_t at) {
   return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
 }
@@ -52,16 +66,21 @@ bool holds(const Watched& piece, uintptr_t at) {
 constexpr int kSeveral = 1 << 16;
 struct Touched {
   long fences = -1;
-  int writer = -1, reader = -1;  // a thread of the block, -1 for none, kSeveral
+  int writer = -1, reader = -1;   // a thread of the block, -1 for none, kSeveral
+  uintptr_t wrote = 0, read = 0;  // where in the program
 };
 std::unordered_map<uintptr_t, Touched> touched;
 
-void look_for_race(uintptr_t word, int thread, bool write) {
+void look_for_race(uintptr_t word, int thread, bool write, uintptr_t from) {
   Touched& one = touched[word];
   const long now = emulator::block.fences + emulator::block.barriers;
-  if (one.fences != now) one = {now, -1, -1};
+  if (one.fences != now) one = {now};
   const int other = write ? one.reader : one.writer;
-  counted.races += other >= 0 && other != thread;
+  if (other >= 0 && other != thread && counted.races++ == 0) {
+    counted.racing[0] = write ? one.read : one.wrote;
+    counted.racing[1] = from;
+  }
+  (write ? one.wrote : one.read) = from;
   int& mine = write ? one.writer : one.reader;
   mine = mine < 0 || mine == thread ? thread : kSeveral;
 }
@@ -116,7 +135,7 @@ void access(const void* address, size_t size, bool write, const void* from) {
       begin_block();
     }
     for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
-      look_for_race(word, int(threadIdx.x), write);
+      look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program_begins);
     Place& place = places[{from, int(threadIdx.x / 32)}];
     const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
     if (time == place.instructions.size()) place.instructions.push_back(Lanes{});

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace course {
@@ -17,6 +18,7 @@ struct Accesses {
   long reads = 0, writes = 0;  // sectors of global memory
   long conflicts = 0;          // further cycles for bank conflicts in shared memory
   long races = 0;              // reads and writes that have one with another lane's
+  uintptr_t racing[2] = {};    // where the two accesses of the first one stand in the program, earlier one first
 };
 
 // What a launch of a kernel took: besides, how often warps and blocks were synchronized.

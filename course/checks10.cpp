@@ -44,7 +44,7 @@ void norms(Examiner& judge, int rows, int C, float epsilon, int order) {
                    i % C);
   });
   const auto of_student = answer.get<Counted>(), of_reference = reference.get<Counted>();
-  if (of_student.races > 0) not_passed("norm: a race in shared memory: no __syncwarp stands between two lanes");
+  no_race(judge.student, of_student, "norm");
   if (of_student.meetings + of_student.barriers > 2 * of_reference.meetings)
     not_passed("norm: ", int(of_student.meetings + of_student.barriers), " synchronizations of ", rows,
                " warps: twice as many as the engine's are ", int(2 * of_reference.meetings));
@@ -60,9 +60,7 @@ void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders) {
       return line_of(kOrders[order], ": ", H, " heads of ", D, ", pasts ", launch.past, ": out of row ", i / (H * D),
                      ", head ", i / D % H, ", channel ", i % D);
     });
-    if (const long races = answer.get<Counted>().races; races > 0)
-      not_passed("a race: ", int(races), " times a lane reads what another one writes, or the other way round, and no ",
-                 "__syncwarp or __syncthreads stands between them");
+    no_race(judge.student, answer.get<Counted>(), kOrders[order]);
   }
 }
 

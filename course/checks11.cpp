@@ -10,9 +10,7 @@ void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders = f
   for (int order = 0; order < (all_orders ? 3 : 1); order++) {
     Message answer = judge.student.ask(launch.question(11, order));
     const auto got = answer.list<float>();
-    if (const long races = answer.get<Counted>().races; races > 0)
-      not_passed(kOrders[order], ": a race: ", int(races), " times a thread reads what another one writes, or the ",
-                 "other way round, and no __syncthreads or __syncwarp stands between them");
+    no_race(judge.student, answer.get<Counted>(), kOrders[order]);
     const int D = launch.sizes.D, H = launch.sizes.H;
     same_bits(got, right, [&](int i) {
       const int row = i / (H * D), root = launch.root[row], position = launch.past[root] + launch.depth[row];

@@ -87,6 +87,23 @@ class Program : public Answerer {
     throw NotPassed(answer.text().substr(0, 500));
   }
 
+  // By addr2line, which comes with the compiler: it names the line, and those that it was inlined into.
+  std::string line_at(uintptr_t at) const override {
+    char command[512];
+    snprintf(command, sizeof command, "addr2line -ie '%s' %#zx 2>/dev/null", path_.c_str(), size_t(at) - 1);
+    FILE* const said = popen(command, "r");
+    std::string line;
+    for (char text[1024]; said && fgets(text, sizeof text, said);) {
+      const std::string place = text, file = place.substr(0, place.rfind(':'));
+      if (!line.empty() || file.find("graded/") == std::string::npos) continue;
+      std::istringstream lines(read_file(file));
+      for (int left = atoi(place.c_str() + file.size() + 1); left > 0; left--) std::getline(lines, line);
+      line.erase(0, line.find_first_not_of(' '));
+    }
+    if (said) pclose(said);
+    return line;
+  }
+
  private:
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;

@@ -31,6 +31,8 @@ class Answerer {
   virtual ~Answerer() = default;
   // Throws NotPassed where the program threw, ended, or took too long.
   virtual Message ask(const Message& question) = 0;
+  // The student's line that stands at this place in the program, "" where that cannot be said.
+  virtual std::string line_at(uintptr_t) const { return ""; }
 };
 
 // What a check gets: it examines a student.

@@ -57,6 +57,15 @@ struct Trees {
   }
 };
 
+// Throws where lanes of the student's kernel raced.
+inline void no_race(const Answerer& student, const Counted& counted, const std::string& where) {
+  if (counted.races == 0) return;
+  const std::string first = student.line_at(counted.racing[0]), second = student.line_at(counted.racing[1]);
+  not_passed(where, ": a race: ", int(counted.races), " times a lane reads what another one writes, or the other way ",
+             "round, and no __syncwarp or __syncthreads stands between them",
+             first.empty() || second.empty() ? "" : line_of(": the first are `", first, "` and `", second, "`"));
+}
+
 constexpr const char* kOrders[] = {"the lowest thread first", "the highest thread first", "any thread first"};
 
 inline void within(const char* what, long got, double budget) {
