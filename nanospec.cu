@@ -3,6 +3,7 @@
 // The target is compiled here alone, so this file is compiled once for each machine: by the C++ compiler for
 // build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe, which the commands call; main.
 // The loop of decoding is in decode.h.
+#include <climits>
 #include <map>
 
 #include "commands/calibration.h"
@@ -32,11 +33,15 @@ Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.ca
 // them. Throws std::runtime_error where it is not, unless there may be fewer.
 int seats_of(const Settings& s, const Config& c, bool cuda) {
   const double number = dtype_of(s.cache_dtype) == Dtype::bf16 ? 2 : 4;
-  const double each = 2 * number * c.n_layer * c.n_kv_head * c.head_size() *
-                      (c.block_size + std::max(s.rows, std::min(c.block_size, 256)));
+  const double slots = pad64(c.block_size + std::max(s.rows, std::min(c.block_size, 256)));
+  const double each = 2 * number * c.n_layer * c.n_kv_head * pad16(c.head_size()) * slots;
   if (s.seats == 1) return 1;
   const double there = double(cuda ? free_device_bytes() : available_bytes());
-  if (s.fewer) return std::max(1, std::min(s.seats, int(there / 2 / each)));
+  const double most = std::max(1.0, INT_MAX / slots);  // slots are counted by an int
+  if (s.fewer) return int(std::clamp(std::floor(there / 2 / each), 1.0, std::min(double(s.seats), most)));
+  if (s.seats > most)
+    refuse(filled("{} texts side by side have more than {} places of keys", s.seats, INT_MAX), "--batch",
+           "take fewer, or a shorter --context");
   if (each * s.seats > there)
     refuse(filled("{} texts side by side need {} of keys and values, and {} are free", s.seats,
                   bytes_text(each * s.seats), bytes_text(there)),

@@ -197,7 +197,7 @@ struct Update {
 
 // The learning rate: a warm-up, then a cosine down to the lowest rate (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
 inline double cosine_rate(int64_t iteration, int warmup, int decay, double most, double least) {
-  if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1);
+  if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1.0);
   if (iteration > decay) return least;
   const double decayed = double(iteration - warmup) / std::max(1, decay - warmup);
   return least + 0.5 * (1 + cos(3.14159265358979323846 * decayed)) * (most - least);

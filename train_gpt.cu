@@ -94,6 +94,7 @@ int train(int argc, char** argv) {
   TrainingFolder folder = {o, "train_gpt", o.out, "model.safetensors", "optimizer.safetensors"};
   folder.check();
   const TrainingText text = read_text(o);
+  check_names(o, text);
   check_room(o, cuda);
   folder.begin();
   Staged tables(o.out, {bigram_path(""), ngram_path("")});

@@ -161,6 +161,9 @@ int calibrate_command(int argc, char** argv) {
   if (m.options.given.help) return 0;
   check_command_line(m);
   const std::vector<std::string> prompts = read_prompts(m.options);
+  if (size_t(m.places) <= prompts.size())  // the end of a text is no place
+    refuse_usage("{} places in {} texts are less than one in each: --places: give more, or fewer texts", m.places,
+                 prompts.size());
   if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
   m.options.settings.seats = int(std::min(prompts.size(), kMostSeats));
   m.options.settings.fewer = true;

@@ -117,7 +117,7 @@ class TypedLines {
   // The window has another size; or the process was stopped, and the terminal has forgotten how it was set.
   static void draw_again(EditLine* editor) {
     el_set(editor, EL_PREP_TERM, 0);
-    fputs("\r\x1b[J", stderr);
+    fputs(is_drawn_on(STDERR_FILENO) ? "\r\x1b[J" : "\n", stderr);
     el_resize(editor);
     el_set(editor, EL_PREP_TERM, 1);
     el_set(editor, EL_REFRESH);
@@ -135,13 +135,14 @@ struct Session {
   Engine& engine;
   Conversation talk;
   const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
-  int answers = 0;
+  int answers = 0, refused = 0;
   Stats last = {}, all = {};  // of the answers
 };
 
 // Notes for people: dim on a terminal.
 void say(const std::string& text) {
-  const bool dim = isatty(STDERR_FILENO);
+  const char* const plain = getenv("NO_COLOR");
+  const bool dim = is_drawn_on(STDERR_FILENO) && !(plain && *plain);
   fprintf(stderr, "%s%s%s\n", dim ? "\x1b[2m" : "", text.c_str(), dim ? "\x1b[0m" : "");
 }
 void tell(const Session& s, const std::string& text) {
@@ -235,10 +236,12 @@ bool obey(Session& s, const std::string& word) {
 
 // A question that cannot be asked, for a character that the model does not know, is said and forgotten.
 void ask(Session& s, const std::string& line) {
+  s.refused++;
   try {
     s.talk.ask(line);
   } catch (const Refusal& refusal) { return say(refusal.what()); }
   if (!make_room(s)) return s.talk.take_back();
+  s.refused--;
   answer(s);
 }
 
@@ -259,7 +262,8 @@ int converse(Session& s) {
     if (!forget_interrupt()) return kInterruptedStatus;
   }
   if (s.person && on) fputs("\n", stderr);
-  return forget_interrupt() ? 0 : kInterruptedStatus;
+  if (!forget_interrupt()) return kInterruptedStatus;
+  return !s.person && s.refused > 0 ? 1 : 0;  // who reads the answers from a file must know that one is missing
 }
 
 }  // namespace

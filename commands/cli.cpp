@@ -80,7 +80,12 @@ void set_flag(const Flag& flag, const std::string& text) {
   if (const auto n = std::get_if<int*>(&flag.value))
     **n = capped(parse_number<int>(text, flag.name, accepts), flag.name, accepts);
   if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse_number<uint64_t>(text, flag.name, accepts);
-  if (const auto x = std::get_if<float*>(&flag.value)) **x = float(parse_number<double>(text, flag.name, accepts));
+  if (const auto x = std::get_if<float*>(&flag.value)) {
+    const double number = parse_number<double>(text, flag.name, accepts);
+    if (!fits_float(number))
+      refuse_usage("{} is out of range: {}: give a number that a float holds", quoted(text), flag.name);
+    **x = float(number);
+  }
   if (const auto its = std::get_if<std::string*>(&flag.value)) **its = text;
   if (const auto list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
 }
@@ -122,20 +127,25 @@ std::string name_in(const std::string& word) { return word.substr(0, word.find('
   refuse_word("flag", word, command.name, closest_word(name_in(word), known), list);
 }
 
-bool is_value(const std::string& word) { return word.empty() || word[0] != '-'; }
+bool is_value(const std::string& word) { return word.empty() || word[0] != '-' || word == "-"; }
 
 // Which texts each flag was given; a switch has an empty one. Words that belong to no flag are left over.
 Given sorted_by_flag(const Command& command, std::vector<std::string> words, std::vector<std::string>& left) {
   Given given;
   given.command = command;
+  bool stands_alone = false;  // the word of the command's first flag, without its name
   for (size_t i = 0; i < words.size(); i++) {
-    if (!command.first.empty() && is_value(words[i]) && !given.has(command.first))
+    if (!command.first.empty() && is_value(words[i]) && !given.has(command.first)) {
       words.insert(words.begin() + long(i), command.first);
+      stands_alone = true;
+    }
     const std::string &word = words[i], name = name_in(word);
     const Flag* const flag = find_flag(command, name);
     if (word == "--help" || word == "-h") given.help = true;
     else if (!flag) left.push_back(word);
     if (!flag) continue;
+    if (stands_alone && name == command.first && given.has(name))
+      refuse_usage("{} is given twice: {}: once without its name", name, command.name);
     std::vector<std::string>& texts = given.flags[name];
     const bool with_value = name.size() < word.size(), is_switch = std::holds_alternative<bool*>(flag->value);
     if (is_switch && with_value) refuse_usage("a switch takes no value: {}: give it alone or leave it out", name);
@@ -346,10 +356,15 @@ void print_out(const std::string& bytes, bool flush) {
            filled("{}; make room or give another place", errno ? strerror(errno) : "it failed"));
 }
 
+bool is_drawn_on(int file) {
+  const char* const kind = getenv("TERM");
+  return isatty(file) && kind && std::string(kind) != "dumb";
+}
+
 void watch_interrupts(const std::string& last_line) {
   static std::string words;
   last_words = nullptr;
-  words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
+  words = last_line.empty() ? "" : (is_drawn_on(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
   last_words = words.c_str();
   signal(SIGINT, mark_interrupt);
   signal(SIGTERM, mark_interrupt);
@@ -370,7 +385,7 @@ bool forget_interrupt() {
 // ---------------------------------------------------------------------------------------------------------------
 // Progress, tables, numbers for people
 
-Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
+Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(is_drawn_on(STDERR_FILENO)) {
   start_ = std::chrono::steady_clock::now();
   const double wait = first > 0 ? first : terminal_ ? 0.5 : 5;
   next_ = start_ + std::chrono::milliseconds(std::llround(1e3 * wait));

@@ -162,6 +162,9 @@ std::string duration(double seconds);                              // "12.3 ms",
 std::string bytes_text(double bytes);                              // "42.6 MB"
 std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
 
+// Whether a file is a terminal that knows escape sequences.
+bool is_drawn_on(int file);
+
 // A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
 class Progress {
  public:

@@ -199,7 +199,12 @@ void take_settings(const ArchiveHead& head, Packing& p, const std::string& where
     if (o.given.has(flag) && word != its)
       refuse(filled("the archive was made with {} {}, not {}", flag, printable(its), word), where,
              filled("leave {} out", flag));
-    set_flag(*find_flag(o.given.command, flag), its);
+    try {
+      set_flag(*find_flag(o.given.command, flag), its);
+    } catch (const std::invalid_argument&) {
+      refuse(filled("the archive asks for {} {}, which is none", flag, printable(its)), where,
+             "make the archive again");
+    }
   };
   take("--dtype", o.settings.dtype, head.dtype);
   take("--cache_dtype", o.settings.cache_dtype, head.cache_dtype);

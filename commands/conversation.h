@@ -116,12 +116,19 @@ struct ChatTemplate {
 // The system text that a ChatML template has by itself: a text that it names in quotes, with nothing to fill in.
 inline std::string default_system(const std::string& source) {
   const std::string begin = std::string(kTurnBegin) + "system";
+  size_t end = 0;
   for (size_t at = source.find(begin); at != std::string::npos; at = source.find(begin, at + 1)) {
     const char quote = at > 0 ? source[at - 1] : 0;
-    const size_t from = at + begin.size(), end = source.find(kTurnEnd, from);
-    if ((quote != '\'' && quote != '"') || end == std::string::npos || source.find(quote, from) < end) continue;
-    std::string text = source.substr(from, end - from);
-    for (size_t line; (line = text.find("\\n")) != std::string::npos;) text.replace(line, 2, "\n");
+    const size_t from = at + begin.size();
+    if (end < from) end = source.find(kTurnEnd, from);
+    if (end == std::string::npos) break;
+    if ((quote != '\'' && quote != '"') || source.find(quote, from) < end) continue;
+    std::string text;
+    for (size_t i = from; i < end; i++) {
+      const bool line_end = source.compare(i, 2, "\\n") == 0;
+      text += line_end ? '\n' : source[i];
+      i += line_end;
+    }
     if (text[0] == '\n') return text.substr(1);
   }
   return "";

@@ -14,6 +14,7 @@
 
 #include "commands/comparison.h"
 #include "commands/prompts.h"
+#include "files/said.h"
 
 namespace nanospec {
 namespace {
@@ -66,10 +67,10 @@ double number_of_tokens(std::string text) {
     text.pop_back();
   }
   try {
-    return unit * parse_number<double>(text, "--tokens", from(1, 1e9));
-  } catch (const std::invalid_argument&) {
-    refuse_usage("{} is no number of tokens: --tokens: give one from 1 on, like 5000, 100k or 2M", quoted(whole));
-  }
+    const double tokens = unit * parse_number<double>(text, "--tokens", from(0, 1e9));
+    if (tokens >= 1 && tokens == std::floor(tokens)) return tokens;
+  } catch (const std::invalid_argument&) {}
+  refuse_usage("{} is no number of tokens: --tokens: give one from 1 on, like 5000, 100k or 2M", quoted(whole));
 }
 
 void check_command_line(Distilling& d) {
@@ -85,7 +86,7 @@ void check_command_line(Distilling& d) {
 // ---------------------------------------------------------------------------------------------------------------
 // How a text begins
 
-constexpr int kPiece = 64;       // tokens of a text that the model continues
+constexpr int kPiece = 64;       // most tokens of a text that the model continues, and a quarter of its context
 constexpr int kMostAsked = 100;  // tokens of its own question
 
 // Where the texts come from; of none of the two lists the model asks itself.
@@ -93,6 +94,7 @@ struct Source {
   std::optional<Conversation> talk;  // none with a text
   std::vector<std::string> prompts;
   Tokens text;
+  int piece = 0;  // tokens of it that a text begins with
   bool asks_itself() const { return prompts.empty() && text.empty(); }
 };
 
@@ -102,8 +104,9 @@ Source source_of(const Distilling& d, const Engine& engine) {
   if (!d.options.prompts_file.empty()) source.prompts = read_prompts(d.options);
   if (!d.text_file.empty()) {
     source.text = engine.tokenizer().encode(read_file(d.text_file), printable(d.text_file, 300));
-    if (int(source.text.size()) <= kPiece)
-      refuse(filled("it has no more than {} tokens", kPiece), printable(d.text_file, 300), "give a longer text");
+    source.piece = std::clamp(engine.context() / 4, 1, kPiece);
+    if (int(source.text.size()) <= source.piece)
+      refuse(filled("it has no more than {} tokens", source.piece), printable(d.text_file, 300), "give a longer text");
   }
   if (source.asks_itself() && !source.talk->may_ask_itself())
     refuse("its chat template, or that it has none, does not let the model ask itself",
@@ -136,8 +139,8 @@ Writing begun(const Distilling& d, const Engine& engine, const Source& source, s
     w.tokens = talk.tokens();
   } else {
     const uint64_t drawn = random_bits(d.options.sampling.seed, 0, kStreamInitialize, index, 0);
-    const auto place = source.text.begin() + long(drawn % (source.text.size() - kPiece));
-    const Tokens piece(place, place + kPiece);
+    const auto place = source.text.begin() + long(drawn % (source.text.size() - size_t(source.piece)));
+    const Tokens piece(place, place + source.piece);
     w.question = text_of(engine, piece);
     if (engine.tokenizer().begin >= 0) w.tokens.push_back(engine.tokenizer().begin);
     w.tokens.insert(w.tokens.end(), piece.begin(), piece.end());
@@ -228,12 +231,12 @@ class Distiller {
   // What the lines of an earlier run say.
   void read_written(const Written& before) {
     if (before.texts == 0) return;
-    for (const std::string& line : split_at(read_file(d_.out_file).substr(0, before.bytes - 1), '\n')) {
-      const Json json = parse_json(line, d_.out_file);
-      if (json.contains("dropped")) dropped_[json["dropped"].get<std::string>()]++;
-      else count_text(json["question"].get<std::string>(), json["tokens"].size() - json["begin"].get<size_t>());
+    const int vocab = std::max(engine_.config().vocab_size, engine_.tokenizer().vocab_size());
+    each_said(read_file(d_.out_file).substr(0, before.bytes), d_.out_file, vocab, [&](const SaidText& said) {
+      if (said.dropped.empty()) count_text(said.question, said.tokens.size() - said.begin);
+      else dropped_[said.dropped]++;
       next_line_++;
-    }
+    });
   }
   void count_text(const std::string& question, size_t tokens) {
     asked_.insert(question);

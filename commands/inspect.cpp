@@ -134,10 +134,14 @@ void describe_sizes(Inspection& all, const std::optional<Config>& config) {
   if (config)
     for (const TensorSpec& one : tensor_table(*config))
       tensors.push_back({{"numbers", one.size}, {"shape", one.shape}});
+  constexpr int64_t kMost = int64_t(1) << 60;
   int64_t numbers = 0, vectors = 0;
   for (const OrderedJson& tensor : tensors) {
-    numbers += tensor["numbers"].get<int64_t>();
-    if (tensor["shape"].size() < 2) vectors += tensor["numbers"].get<int64_t>();
+    const int64_t its = tensor["numbers"].get<int64_t>();
+    if (its > kMost - numbers)
+      refuse("the tensors have more than 2^60 numbers", all.said["path"], "get the file again");
+    numbers += its;
+    if (tensor["shape"].size() < 2) vectors += its;
   }
   all["sizes"] = {{"parameters", numbers},
                   {"weight_bytes_fp32", 4 * numbers},

@@ -305,6 +305,8 @@ int generate_prompts(Generation& g) {
   const auto say = [&](const std::string& text) { fputs(o.settings.quiet ? "" : (text + "\n").c_str(), stderr); };
   if (first == lines.size()) {
     say(filled("nothing is left to do: {} has {}", file, count(first, "text")));
+    if (!g.stats_file.empty())
+      note("no figures are written", printable(g.stats_file, 300), "a run that decodes nothing has none");
     return 0;
   }
   o.settings.seats = int(std::min(lines.size() - first, g.batch > 0 ? size_t(g.batch) : kMostSeats));

@@ -4,6 +4,8 @@
 // of decoding once more, with a drafter that knows it (archive/known.h): so the picks of many places come out of one
 // forward, by the code that generates. The first pick that differs ends it. In order: a transcript as it is written;
 // as it is read; its check.
+#include <climits>
+
 #include "archive/archive.h"
 #include "archive/known.h"
 #include "commands/prompts.h"
@@ -62,7 +64,13 @@ void read_claim(Claim& c, const std::string& where) {
   json.erase("hash");
   c.its_hash = hash_of(json_text(json, -1));
   read(json, "stop", c.stops, where);
-  read(json, "tokens", c.said, where);
+  std::vector<Json> said;
+  read(json, "tokens", said, where);
+  for (const Json& token : said) {
+    const bool fits = token.is_number_unsigned() && token.get<uint64_t>() < uint64_t(INT_MAX);
+    if (!fits) refuse(token.dump() + " is no token", where, kNot);
+    c.said.push_back(token.get<int>());
+  }
   read(json, "ended_by", c.ended_by, where);
   read(json, "text_sha256", c.text_sha256, where);
   read(json, "chat", o.chat, where);
@@ -75,14 +83,15 @@ void read_claim(Claim& c, const std::string& where) {
   o.settings.threads = threads;
   std::vector<std::string> names = split_at(kDepends, ' ');
   for (const Flag& flag : sampling) names.push_back(flag.name);
-  for (const std::string& name : names) {
-    if (name.empty()) continue;  // a heading
-    Json value;
-    read(json, name.substr(2), value, where);
-    try {
+  try {
+    for (const std::string& name : names) {
+      if (name.empty()) continue;  // a heading
+      Json value;
+      read(json, name.substr(2), value, where);
       set_flag(*find_flag(known, name), value.is_string() ? value.get<std::string>() : value.dump());
-    } catch (const std::invalid_argument& error) { refuse(error.what(), where, "give another transcript"); }
-  }
+    }
+    check_options(o);
+  } catch (const std::invalid_argument& error) { refuse(error.what(), where, "give another transcript"); }
 }
 
 // Throws runtime_error at the first place where the text is not what the model says.
@@ -91,7 +100,7 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
   const Tokens prompt = encode_prompt(engine, o, o.prompt, "the prompt"), ends = ends_of(o, engine);
   const int vocab = std::min(engine.config().vocab_size, engine.tokenizer().vocab_size()), n = int(c.said.size());
   const auto refuse_token = [&](int i, const std::string& wrong) {
-    refuse(wrong, filled("{}, token {} of {}", where, i + 1, n), kNot);
+    refuse(wrong, i < n ? filled("{}, token {} of {}", where, i + 1, n) : where, kNot);
   };
   const auto shown = [&](int token) { return filled("{} ({})", nanospec::quoted(engine.decode(token)), token); };
   Tokens all = prompt;

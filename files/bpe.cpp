@@ -205,6 +205,9 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
                "give a model with " + std::string(settings.sentencepiece ? "SentencePiece's BPE" : "byte-level BPE"));
     } else {
       if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where);
+      for (size_t at = 0, n; at < name.size(); at += n)
+        if (n = size_t(code_point_bytes(name, at)); n == 0)
+          refuse(token_name(id, name) + " is special, but its text is not UTF-8", where);
       bytes_[i] = name;
       specials_[uint8_t(name[0])].push_back(id);
     }

@@ -96,7 +96,8 @@ class Bpe {
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }
-  TokenType type(int id) const { return types_[size_t(id)]; }
+  // A model may have more tokens than its tokenizer: those are in no text.
+  TokenType type(int id) const { return id < vocab_size() ? types_[size_t(id)] : TokenType::unused; }
   // The id of the special token with that text; -1: there is none.
   int special(const std::string& text) const;
 

@@ -69,7 +69,7 @@ struct ConfigFile {
   }
   float real(const char* key) const {
     const Json& value = member(file, key);
-    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() < 1e9)) wrong(key, "a number above 0");
+    if (!value.is_number() || !is_above_0(value.get<double>())) wrong(key, "a number above 0");
     return value.get<float>();
   }
   bool flag(const char* key, bool otherwise) const {
@@ -404,18 +404,21 @@ Loaded load_model(const std::string& dir) {
   return loaded;
 }
 
+std::vector<std::pair<std::string, std::string>> texts_of_model(const Config& config, const Tokenizer& tokenizer) {
+  const Json transformers = {{"tokenizer_class", "PreTrainedTokenizerFast"},  // use tokenizer.json and nothing else
+                             {"clean_up_tokenization_spaces", false},
+                             {"model_max_length", config.block_size}};
+  return {{"config.json", format_config(config)},
+          {"tokenizer.json", format_tokenizer(tokenizer)},
+          {"tokenizer_config.json", transformers.dump(2) + "\n"}};
+}
+
 void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
                 const Metadata& metadata) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
-  const Json transformers = {{"tokenizer_class", "PreTrainedTokenizerFast"},  // use tokenizer.json and nothing else
-                             {"clean_up_tokenization_spaces", false},
-                             {"model_max_length", config.block_size}};
-  const std::vector<std::pair<std::string, std::string>> files = {
-      {dir + "/config.json", format_config(config)},
-      {dir + "/tokenizer.json", format_tokenizer(tokenizer)},
-      {dir + "/tokenizer_config.json", transformers.dump(2) + "\n"}};
-  for (const auto& [path, text] : files) {
+  for (const auto& [name, text] : texts_of_model(config, tokenizer)) {
+    const std::string path = dir + "/" + name;
     if (access(path.c_str(), F_OK) == 0 && read_file(path) == text) continue;
     if (unlink(model_path.c_str()) != 0 && errno != ENOENT) refuse_path("cannot replace the file", model_path, errno);
     write_file(path, text);

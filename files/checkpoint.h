@@ -21,6 +21,13 @@ constexpr int kMaxBlock = 1 << 20;
 constexpr int kMaxVocabulary = 1 << 20;
 constexpr uint64_t kMaxParameters = uint64_t(1) << 36;
 
+// What is wrong with the heads' sizes; "" when nothing is. What a Config computes of sizes that pass is an int.
+inline std::string heads_problem(const Config& config) {
+  const int64_t channels = int64_t(config.n_head) * config.head_size();  // of all queries
+  if (channels <= 4 * kMaxChannels) return "";
+  return filled("n_head * head_dim is {}, expected at most {}", channels, 4 * kMaxChannels);
+}
+
 // What is wrong with these sizes, in words; "" when nothing is.
 inline std::string config_problem(const Config& config) {
   std::string problem;
@@ -37,8 +44,7 @@ inline std::string config_problem(const Config& config) {
   if (!range("head_dim", config.head_size(), 1, kMaxChannels) ||
       !range("n_inner", config.inner(), 1, 4 * kMaxChannels) || !range("n_kv_head", config.n_kv_head, 1, config.n_head))
     return problem;
-  const int64_t heads = int64_t(config.n_head) * config.head_size();  // all channels of the queries
-  if (heads > 4 * kMaxChannels) return filled("n_head * head_dim is {}, expected at most {}", heads, 4 * kMaxChannels);
+  if (problem = heads_problem(config); !problem.empty()) return problem;
   if (config.n_head % config.n_kv_head != 0)
     return filled("n_head is {}, not a multiple of n_kv_head, {}", config.n_head, config.n_kv_head);
   if (config.rotary && config.head_size() % 2 != 0)
@@ -121,6 +127,8 @@ std::string weights_path(const std::string& dir);
 // runtime_error.
 Loaded load_model(const std::string& dir);
 
+// The texts of a model's folder, by the names of their files.
+std::vector<std::pair<std::string, std::string>> texts_of_model(const Config& config, const Tokenizer& tokenizer);
 // Writes the folder of a model, and creates it if needed. The weights are written last: between two checkpoints of a
 // run only they differ, and a rename replaces them in one step. If the folder has a model of another config or
 // vocabulary, its weights are removed first, so that no kill leaves a mix of two models. metadata: of the text

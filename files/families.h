@@ -77,12 +77,12 @@ constexpr FilePart kGptLayer[] = {{"h.N.ln_1", "", "blk.N.attn_norm", "C"},
                                   {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F"},
                                   {"h.N.mlp.c_proj", "", "blk.N.ffn_down", "CF", "", "C"}};
 
-// All tensors of such a model, in the order of tensor_table(config). No size overflows here, however large it is.
+// All tensors of such a model, in the order of tensor_table(config). Its heads have passed heads_problem().
 inline std::vector<FileTensor> model_parts(const Config& c) {
-  const int64_t D = c.head_size(), Q = c.n_head * D, K = c.n_kv_head * D;
+  const int64_t D = c.head_size();
   const std::map<char, int64_t> sizes = {
-      {'C', c.n_embd}, {'V', c.vocab_size}, {'P', c.block_size}, {'F', c.inner()}, {'D', D}, {'Q', Q},
-      {'K', K},        {'T', Q + 2 * K}};
+      {'C', c.n_embd}, {'V', c.vocab_size}, {'P', c.block_size},    {'F', c.inner()},
+      {'D', D},        {'Q', c.n_head * D}, {'K', c.n_kv_head * D}, {'T', c.qkv_size()}};
   std::vector<FileTensor> tensors;
   // Of a bias a part has as many numbers as the matrix's part has outputs.
   const auto add_one = [&](const FilePart& part, int layer, bool bias) {

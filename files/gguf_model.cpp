@@ -283,7 +283,7 @@ std::vector<float> read_rope_factors(const GgufFile& file, int head_size) {
            kAnother);
   }
   for (float x : factors)
-    if (!(x > 0 && x < 1e9f)) refuse("a rotary position's factor is not above 0", file.where(), kConvertAgain);
+    if (!is_above_0(x)) refuse("a rotary position's factor is not above 0", file.where(), kConvertAgain);
   return factors;
 }
 
@@ -328,11 +328,14 @@ Config read_gguf_header(const GgufFile& file) {
   for (const char* same : {"attention.value_length", "rope.dimension_count"})
     if (size(same, h.head_dim) != h.head_dim)
       disagree(filled("{}{} is {}, expected the {} channels of a head", prefix, same, size(same), h.head_dim));
-  const std::string epsilon = prefix + "attention.layer_norm_" + (family ? "rms_epsilon" : "epsilon");
-  h.norm_epsilon = float(file.number(epsilon));
-  h.rope_theta = float(file.number(prefix + "rope.freq_base", 10000.0));
-  if (!(h.norm_epsilon > 0)) disagree(epsilon + " is not above 0");
-  if (!(h.rope_theta > 0)) disagree(prefix + "rope.freq_base is not above 0");
+  if (const std::string problem = heads_problem(h); !problem.empty()) disagree(problem);
+  const auto above_0 = [&](const std::string& key, const std::optional<double>& otherwise = {}) {
+    const double number = file.number(key, otherwise);
+    if (!is_above_0(number)) disagree(key + " is not above 0");
+    return float(number);
+  };
+  h.norm_epsilon = above_0(prefix + "attention.layer_norm_" + (family ? "rms_epsilon" : "epsilon"));
+  h.rope_theta = above_0(prefix + "rope.freq_base", 10000.0);
   if (family) h.rope_factors = read_rope_factors(file, h.head_dim);
 
   h.tied = !file.find("output.weight");

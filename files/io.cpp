@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <sha256.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #define XXH_INLINE_ALL  // a header is all of the library that is needed
 #include <xxhash.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "files/unfinished.h"
@@ -31,6 +34,13 @@ void check_memory(const std::string& path, double bytes, double takes, const std
   };
   refuse("the file does not fit in memory", filled("{} ({})", printable(path, 300), gigabytes(bytes)),
          filled("it takes {}, {} are free; give {}", gigabytes(takes), gigabytes(free), other));
+}
+
+int lock_shortly(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  const int handle = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int i = 0; i < 200 && flock(handle, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) usleep(10000);
+  return handle;
 }
 
 double file_bytes(const std::string& path) {

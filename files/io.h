@@ -37,6 +37,10 @@ struct RegularFile {
 // `other`.
 void check_memory(const std::string& path, double bytes, double takes, const std::string& other = "a smaller file");
 
+// Locks the folder of a file that several processes may read, change and write: others that do so wait until the handle
+// is closed. A program that holds it for long, as a training does, is not waited for; nor is there a lock everywhere.
+int lock_shortly(const std::string& path);
+
 // A file's size; 0 if it is not known: a pipe, or no file.
 double file_bytes(const std::string& path);
 

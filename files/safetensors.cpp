@@ -136,6 +136,7 @@ static SafeTensors read_parts(const std::string& path, bool tensors) {
   read_more(regular.file, header_end(bytes, size, path) - 8, bytes, path);
   SafeTensors file = parse_header(bytes, size, path);
   if (!tensors) return file;
+  check_memory(path, double(size), double(size));
   read_more(regular.file, size - bytes.size(), bytes, path);
   if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
   file.bytes = std::move(bytes);

@@ -9,11 +9,12 @@ struct SaidText {
   std::vector<int> tokens;  // all; the model's own begin at `begin`
   size_t begin = 0;
   std::string question, text;
+  std::string dropped;  // why it was; then there is nothing else
   bool held_out = false;
 };
 
-// Calls f(said) for each text that was not dropped, in their order. bytes: of the file at `path`. Throws runtime_error
-// where a text is not of so many tokens' model.
+// Calls f(said) for each text, in their order. bytes: of the file at `path`. Throws runtime_error where a text is not
+// of so many tokens' model.
 template <class F>
 void each_said(const std::string& bytes, const std::string& path, int vocab, F f) {
   size_t number = 0;
@@ -21,15 +22,21 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, F f
     const std::string place = filled("{}, line {}", printable(path, 300), ++number);
     if (line.empty()) continue;
     const Json json = parse_json(line, place);
-    if (json.is_object() && json.contains("dropped")) continue;
+    if (const Json& dropped = member(json, "dropped"); dropped.is_string()) {
+      SaidText said;
+      said.dropped = dropped.get<std::string>();
+      f(said);
+      continue;
+    }
     const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text"),
                &question = member(json, "question");
-    const auto is_token = [=](const Json& id) { return id.is_number_unsigned() && id < vocab; };
-    if (!tokens.is_array() || !begin.is_number_unsigned() || begin > tokens.size() ||
-        !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
+    const auto at_most = [](const Json& n, size_t most) { return n.is_number_unsigned() && n.get<size_t>() <= most; };
+    const auto is_token = [&](const Json& id) { return at_most(id, size_t(vocab) - 1); };
+    if (!tokens.is_array() || !at_most(begin, tokens.size()) || !std::all_of(tokens.begin(), tokens.end(), is_token) ||
+        !text.is_string())
       refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
     f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(),
-               question.is_string() ? question.get<std::string>() : "", text.get<std::string>(),
+               question.is_string() ? question.get<std::string>() : "", text.get<std::string>(), "",
                json.value("held_out", Json()) == true});
   }
 }

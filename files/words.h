@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <sstream>
@@ -90,6 +91,10 @@ std::string filled(std::string text, const Values&... values) {
   }
   return text;
 }
+
+// Whether a number is neither too large nor too small for a float.
+inline bool fits_float(double x) { return std::abs(x) < 3.4e38 && (x == 0 || float(x) != 0); }
+inline bool is_above_0(double x) { return x > 0 && x < 1e9 && fits_float(x); }  // the settings of models are below 1e9
 
 // Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.
 template <class... Values>

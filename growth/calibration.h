@@ -111,6 +111,7 @@ inline std::vector<Calibration> read_calibrations(const std::string& path) {
 
 // Adds a calibration to the file, or replaces that of the same drafter and temperature.
 inline void write_calibration(const std::string& path, const Calibration& calibration) {
+  const OpenFile turn{lock_shortly(path)};
   std::vector<Calibration> all;
   if (std::filesystem::exists(path)) all = read_calibrations(path);
   const auto same = [&](const Calibration& one) {

@@ -213,6 +213,7 @@ int bench_command(int argc, char** argv) {
   bool alone = false;
   const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
+  if (given.has("--only") && only.empty()) refuse_usage("no section: --only: name some, or leave it out");
   Sections sections = chosen(sections_of(bench), only);
   if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
   if (alone) sections.clear();

@@ -41,6 +41,7 @@ struct Lessons {
   void read(const std::string& bytes, const std::string& path, int V, int places, int ahead, F of_text) {
     std::vector<int> count(size_t(V), 0);
     each_said(bytes, path, V, [&](const SaidText& said) {
+      if (!said.dropped.empty()) return;
       (said.held_out ? validation : train).add(said, places, ahead);
       if (said.held_out) return;
       of_text(said);

@@ -38,10 +38,17 @@ int train(int argc, char** argv) {
     if (flag == "--parallel" && !trainer)
       trainer = of_texts ? train_drafter<ParallelOfTexts> : train_drafter<ParallelOptions>;
   }
+  for (const auto& [flag, model] : flags)
+    if ((flag == "--medusa" || flag == "--parallel") && is_gguf(model) && !of_texts && !help)
+      throw std::invalid_argument(
+          "for a GGUF file it learns from what the model said: --data: give it FILE.jsonl, which "
+          "nanospec distill writes");
   if (trainer && !help) return trainer(argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name
   if (trainer) return trainer(2, alone);
-  if (parse_flags(kCommand, argc, argv).help) return 0;
+  const bool has_data =
+      std::any_of(flags.begin(), flags.end(), [](const auto& flag) { return flag.first == "--data"; });
+  if ((help || !has_data) && parse_flags(kCommand, argc, argv).help) return 0;
   throw std::invalid_argument(
       "a flag is missing: train_drafter: add --medusa MODEL, --hydra MODEL or --parallel MODEL");
 }

@@ -100,7 +100,7 @@ inline void apply_arch(GptOptions& o) {
   c.qk_norm = llama->qk_norm;
   c.rotary = c.swiglu = true;
   c.center = false;
-  c.n_inner = (8 * c.n_embd / 3 + 15) / 16 * 16;  // three matrices of as many numbers as GPT's two
+  c.n_inner = int((int64_t(8) * c.n_embd / 3 + 15) / 16 * 16);  // three matrices of as many numbers as GPT's two
 }
 
 // Becomes train_drafter if a drafter is to be trained. Throws runtime_error.
@@ -129,6 +129,16 @@ inline bool read_flags(int argc, char** argv, GptOptions& o) {
 // Files
 
 constexpr const char* kAccumulation = "gradient_accumulation_steps";  // a setting: not there, it is 1
+
+// Throws runtime_error where a file of somebody else's has a name that the model's will have.
+inline void check_names(const GptOptions& o, const TrainingText& text) {
+  if (o.resume || o.overwrite) return;
+  for (const auto& [name, its] : texts_of_model(o.config, text.tokenizer)) {
+    const std::string path = o.out + "/" + name;
+    if (std::filesystem::exists(path) && read_file(path) != its)
+      refuse("another file has this name", path, "start anew with --overwrite, or give another --out");
+  }
+}
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {

@@ -104,11 +104,15 @@ TEST_CASE("archive: what does not fit is refused in one line, before a byte is w
   write_file(place.archive, bytes.substr(0, bytes.size() / 2));
   refused(place, opens + place.model + out, 1, "damaged, or cut");
   // A hash that is made right: what comes out is not the text, and is not written.
-  std::string forged = bytes.substr(0, bytes.size() - 8);
-  forged[forged.size() / 2] = char(forged[forged.size() / 2] ^ 16);
-  const uint64_t sum = number_of(hash_of(forged));
-  forged.append(reinterpret_cast<const char*>(&sum), 8);
-  write_file(place.archive, forged);
+  const auto forge = [&](size_t at, const std::string& with) {
+    std::string forged = bytes.substr(0, bytes.size() - 8).replace(at, with.size(), with);
+    const uint64_t sum = number_of(hash_of(forged));
+    write_file(place.archive, forged.append(reinterpret_cast<const char*>(&sum), 8));
+  };
+  forge(bytes.find("auto"), "\xFF\xFE%{");
+  refused(place, opens + place.model + out, 1, "the archive asks for --dtype \\xFF\\xFE%{, which is none");
+  const size_t middle = bytes.size() / 2 - 4;
+  forge(middle, std::string(1, char(bytes[middle] ^ 16)));
   refused(place, opens + place.model + out + " --quiet", 1, "what comes out is not the text that went in");
 }
 
@@ -160,6 +164,14 @@ TEST_CASE("archive: verify finds its model's text, and each token, setting and w
   wrong = right;
   wrong["tokens"][7] = 1000;
   found(wrong, "the text says 1000, which is no token");
+  for (const Json& none : {Json(uint64_t(1) << 32), Json(0.5), Json(1e300), Json(INT64_MIN), Json("a")}) {
+    wrong = right;
+    wrong["tokens"][0] = none;
+    found(wrong, none.dump() + " is no token: ");
+  }
+  wrong = right;
+  wrong["temperature"] = 1e-44;
+  found(wrong, "too cold");
   wrong = right;
   wrong["tokens"].erase(79);
   found(wrong, "the text is cut");

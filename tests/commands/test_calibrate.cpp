@@ -39,6 +39,13 @@ TEST_CASE("calibrate: measures, prints, and keeps what the file already holds") 
     calibrate_command(int(argv.size()), argv.data());
   };
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "none"})), "guesses nothing"));
+  const std::string prompts = folder.file("twenty.jsonl");
+  std::string lines;
+  for (int i = 0; i < 20; i++) lines += "{\"prompt\": \"A\"}\n";
+  write_file(prompts, lines);
+  CHECK(contains(
+      BAD_COMMAND_LINE(run(calibrate_command, {"--model", folder.path, "--prompts", prompts, "--places", "20"})),
+      "20 places in 20 texts are less than one in each: --places: give more, or fewer texts"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--depths", "65"})), "--depths: give a whole number from 1 to 64"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "bigrm"})), "did you mean bigram?"));
   write_file(folder.file("broken.json"), "{");

@@ -125,6 +125,8 @@ TEST_CASE("chat: an outgrown context drops whole turns, keeps the system text, a
   const std::string longer(300, 'x');
   const Said refused = chat(longer + "\nshort\n", {"--context", "60"});
   CHECK(refused.out == "so\n");
+  CHECK(refused.status == 1);  // an answer is missing
+  CHECK(said.status == 0);
   CHECK(contains(refused.error, "leaves no room for an answer: the context has 60: ask a shorter one"));
   CHECK(!contains(prompt_of(4), "xxx"));
 }
@@ -155,6 +157,7 @@ TEST_CASE("chat: without a template it continues lines, and says so") {
   };
   const Said few = chat("ab\naa\n");
   CHECK(few.out == "aa\n");  // the chat goes on
+  CHECK(few.status == 1);
   CHECK(contains(few.error, "character 'b' (U+0062) is not in the vocabulary"));
 }
 

@@ -120,6 +120,11 @@ TEST_CASE("cli: flags: a list takes the words up to the next flag; the first fla
   read({"--quiet", "m"});  // behind other flags too
   CHECK(model == "m");
   CHECK(contains(BAD_COMMAND_LINE(read({"--quiet", "m", "n"})), "surplus word 'n'"));
+  read({"-"});
+  CHECK(model == "-");
+  CHECK(contains(BAD_COMMAND_LINE(read({"m", "--model", "n"})), "--model is given twice: tool: once without its name"));
+  read({"--model", "m", "--model=n"});  // as of any flag, the last one counts
+  CHECK(model == "n");
   CHECK(contains(captured(1, [&] { read({"--help"}); }), "Usage: build/tool FILE|DIR [FLAGS]\n"));
 }
 
@@ -151,7 +156,7 @@ TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
   for (const char* text : {"x", "", " 1", "1 ", "1x", "nan", "-nan", "inf", "-inf", "infinity", "0x10", "+1", "1,5"})
     CHECK(
         contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is not a number: --temperature"));
-  for (const char* text : {"-1", "0", "-0", "10.001", "1e999", "-1e999", "1e-999"})
+  for (const char* text : {"-1", "0", "-0", "10.001", "1e999", "-1e999", "1e-999", "1e-300"})
     CHECK(
         contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is out of range: --temperature"));
   for (const char* text : {"x", "", "1.5", "1e1", "0x1", "+1", "--1", "-", "1-"})

@@ -125,6 +125,17 @@ TEST_CASE("distill: the file is the same whatever is written side by side, and w
   const std::string other = line_of<std::runtime_error>([&] { distill(whole, {"--tokens", "900", "--seed", "8"}); });
   CHECK(contains(other, "it has texts of other prompts, settings or of another model"));
   CHECK(contains(other, "line 1"));
+  // A line that begins as ours does, and is not ours.
+  const size_t second = bytes.find('\n') + 1, third = bytes.find('\n', second),
+               head = bytes.find("\"question\"", second);
+  for (const char* rest : {"\"text\":\"\",\"begin\":0}", "\"question\":\"\",\"text\":\"\",\"begin\":9,\"tokens\":[1]}",
+                           "\"question\":\"\",\"text\":\"\",\"begin\":\"x\",\"tokens\":[1]}"}) {
+    write_file(out, bytes.substr(0, head) + rest + bytes.substr(third));
+    CHECK(contains(line_of<std::runtime_error>([&] {
+                     distill(out, {"--tokens", "900"});
+                   }),
+                   "no text of this model: " + out + ", line 2: "));
+  }
 }
 
 TEST_CASE("distill: prompts are answered, each once, and a text is continued") {
@@ -140,7 +151,7 @@ TEST_CASE("distill: prompts are answered, each once, and a text is continued") {
 
   write_file(text, made_up_text(200));
   std::filesystem::remove(out);
-  distill(out, {"--text", text, "--tokens", "100"});
+  distill(out, {"--text", text, "--tokens", "100", "--context", "256"});
   std::set<std::string> pieces;
   for (const Json& line : said_lines(out)) {
     if (line.contains("dropped")) continue;
@@ -150,29 +161,33 @@ TEST_CASE("distill: prompts are answered, each once, and a text is continued") {
     pieces.insert(line["question"]);
   }
   CHECK(pieces.size() > 2);
+  const std::string small_context = folder.file("small.jsonl");  // a piece leaves room for an answer
+  distill(small_context, {"--text", text, "--tokens", "100", "--context", "16"});
+  for (const Json& line : said_lines(small_context))
+    if (!line.contains("dropped")) CHECK(line["begin"] == 4);
 
   // Pieces that begin and end within a character, drawn again: a run that goes on knows them.
   std::string world;
   for (int i = 0; i < 33; i++) world += std::string("\xE4\xB8") + char(0x80 + i);
   write_file(text, world);
   std::filesystem::remove(out);
-  distill(out, {"--text", text, "--tokens", "200"});
+  distill(out, {"--text", text, "--tokens", "200", "--context", "256"});
   const std::string whole = read_file(out);
   CHECK(contains(whole, "asked before"));
   for (size_t cut = whole.find('\n') + 1; cut < whole.size(); cut = whole.find('\n', cut) + 1) {
     write_file(out, whole.substr(0, cut));
-    distill(out, {"--text", text, "--tokens", "200"});
+    distill(out, {"--text", text, "--tokens", "200", "--context", "256"});
     CHECK(read_file(out) == whole);
   }
 
   write_file(text, "short");
-  CHECK(contains(refused_distill({"--text", text}), "it has no more than 64 tokens"));
+  CHECK(contains(refused_distill({"--text", text}), "it has no more than 16 tokens"));
 }
 
 TEST_CASE("distill: what it refuses") {
   const AsksItself chats;
   const auto usage = [](const Words& words) { return BAD_COMMAND_LINE(distill("build/none.jsonl", words)); };
-  for (const char* wrong : {"x", "", "0", "-3", "2G", "1e", "k"})
+  for (const char* wrong : {"x", "", "0", "-3", "2G", "1e", "k", "1.5", "0.0005k", "1.00005k"})
     CHECK(contains(usage({"--tokens", wrong}), "is no number of tokens: --tokens: give one from 1 on"));
   CHECK(contains(usage({"--prompts", "a", "--text", "b"}), "--prompts and --text are two sources"));
   stand_in().script = [](const Method&, int) { return Generated{tokens_of(" <|im_end|>"), {}}; };

@@ -109,7 +109,10 @@ TEST_CASE("index: what the model said, each text behind the tokens before it, bu
   CHECK(counts_of(parse_ngrams(file, 1001, "")) == recount({11, 12, 13, 14, 14, 13, 12}, 3));
   CHECK(file.metadata.at("text") == "said.jsonl");
   for (const char* line : {"{}", "{\"begin\":1,\"tokens\":[1,1001]}", "{\"begin\":9,\"tokens\":[1]}", "[1]",
-                           "{\"begin\":0,\"tokens\":[-1]}", "{\"begin\":0,\"tokens\":3}"})
+                           "{\"begin\":0,\"tokens\":[-1]}", "{\"begin\":0,\"tokens\":3}",
+                           R"({"begin":0,"text":"","tokens":[9223372036854775809]})",   // below 0 as an int64,
+                           R"({"begin":0,"text":"","tokens":[18446744069414584321]})",  // and 1 as an int
+                           R"({"begin":18446744073709551615,"text":"","tokens":[1]})", R"({"dropped":1})"})
     CHECK(contains(line_of<std::runtime_error>([&] { count(std::string(line) + "\n"); }),
                    "no text of this model: " + said + ", line 1: nanospec distill writes such a file"));
 }

@@ -1,5 +1,7 @@
 // tests/commands/test_prompts.cpp: nanospec generate --prompts, over the engine that stands in, whose texts end in any
 // order; at the end the program itself, with a tiny model.
+#include <sys/wait.h>
+
 #include <csignal>
 
 #include "commands/commands.h"
@@ -203,8 +205,9 @@ TEST_CASE("prompts: cut after any byte, the same command goes on, to the same fi
     }
   }
   write_file(files.out, whole);
-  const Ended ended = files.generate({"--max_new_tokens", "30"});
+  const Ended ended = files.generate({"--max_new_tokens", "30", "--stats", files.folder.file("none.json")});
   CHECK(contains(ended.said, "nothing is left to do: "));
+  CHECK(contains(ended.said, "no figures are written: " + files.folder.file("none.json")));
   CHECK(ended.status == 0);
   CHECK(calls.empty());
   CHECK(files.written() == whole);
@@ -398,4 +401,22 @@ TEST_CASE("prompts: the program's texts are those of generate alone, of a real m
       CHECK_MESSAGE((Json::parse(texts[i])["text"] == same), flags << ", text " << i << " is another");
     }
   }
+}
+
+TEST_CASE("prompts: more texts side by side than the cache has places for are refused by the program") {
+  const Folder folder;
+  const std::string model = folder.path + "/long", said = folder.path + "/said";
+  Config config;
+  config.n_layer = config.n_head = config.n_kv_head = config.n_embd = 1;  // of a key a sixteenth is used
+  config.vocab_size = 3, config.block_size = kMaxBlock;
+  save_model(model, config, character_tokenizer("abc"), initial_weights(config, 1).data());
+  std::string lines;
+  for (int i = 0; i < 4096; i++) lines += "{\"prompt\": \"a\"}\n";
+  const std::string prompts = folder.file("p.jsonl", lines);
+  const std::string command = "build/nanospec generate --model " + model + " --prompts " + prompts + " --out " +
+                              folder.path + "/o.jsonl --drafter none --max_new_tokens 1 --quiet --batch 4096 2>" + said;
+  const int status = std::system(command.c_str());
+  REQUIRE_MESSAGE(WIFEXITED(status), "this test needs build/nanospec: " << command);
+  CHECK(WEXITSTATUS(status) == 1);
+  CHECK_MESSAGE(contains(read_file(said), "4096 texts side by side "), read_file(said));
 }

@@ -367,6 +367,7 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
   CHECK(holds(wrong([](BpeParts& p) { p.tokens[900] = "a b"; }), "is not written in GPT-2's characters for bytes"));
   CHECK(holds(wrong([](BpeParts& p) { p.tokens[900] = ""; }), "is not written in GPT-2's characters for bytes"));
   CHECK(holds(wrong([](BpeParts& p) { p.tokens[1000] = ""; }), "is special, but has no text"));
+  CHECK(holds(wrong([](BpeParts& p) { p.tokens[1000] = "\xE2"; }), "is special, but its text is not UTF-8"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "ab"; }), "merge 3, \"ab\", is not two tokens"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "a b c"; }), "is not two tokens"));
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "Q Z"; }), "names \"QZ\", which is no token"));

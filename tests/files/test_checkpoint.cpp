@@ -462,6 +462,8 @@ TEST_CASE("checkpoint: the config.json of a Llama is refused by key, value and e
   CHECK(begins(with("attention_bias", true), "attention_bias is true, expected false"));
   CHECK(begins(with("mlp_bias", true), "mlp_bias is true, expected false"));
   CHECK(begins(with("rope_theta", 0), "rope_theta is 0, expected a number above 0"));
+  CHECK(begins(with("rope_theta", 1e-300), "rope_theta is 1e-300, expected a number above 0"));  // as a float it is 0
+  CHECK(begins(with("rope_scaling", {{"type", "linear"}, {"factor", 1e-300}}), "factor is 1e-300, expected a number"));
   CHECK(begins(with("rms_norm_eps", "x"), "rms_norm_eps is \"x\", expected a number above 0"));
   CHECK(begins(with("num_key_value_heads", 3), "n_kv_head is 3, expected 1 to 2"));
   CHECK(begins(with("head_dim", 3), "head_dim is 3, expected an even number"));

@@ -558,15 +558,22 @@ TEST_CASE("gguf: sizes that disagree, and tensors that are missing, are refused"
         [](Draft& d) { d.set(whole("llama.embedding_length", 5)); });
   check("heads have 1 channels, expected an even number",
         [](Draft& d) { d.set(whole("llama.attention.key_length", 1)); });
-  check("tensor blk.0.attn_k.weight has shape (2, 4), expected (1073741822, 4)",  // with Q and V beyond an int
+  check("n_head * head_dim is 2147483644, expected at most 262144",  // with keys and values more than an int holds
         [](Draft& d) { d.set(whole("llama.attention.key_length", 1073741822)); });
+  check("n_head * head_dim is 4611686011984936962, expected at most 262144", [](Draft& d) {
+    for (const char* key : {"head_count", "head_count_kv"})
+      d.set(whole(std::string("llama.attention.") + key, INT_MAX));
+    d.set(whole("llama.attention.key_length", INT_MAX - 1));
+  });
   check("llama.rope.dimension_count is 4, expected the 2 channels of a head",
         [](Draft& d) { d.set(whole("llama.rope.dimension_count", 4)); });
   check("llama.attention.value_length is 4, expected the 2 channels of a head",
         [](Draft& d) { d.set(whole("llama.attention.value_length", 4)); });
   check("llama.attention.layer_norm_rms_epsilon is not above 0",
         [](Draft& d) { d.set(real("llama.attention.layer_norm_rms_epsilon", 0)); });
-  check("llama.rope.freq_base is not above 0", [](Draft& d) { d.set(real("llama.rope.freq_base", -1)); });
+  for (double base : {-1.0, 1e-50, 1e50})  // as floats -1, 0, infinite
+    check("llama.rope.freq_base is not above 0",
+          [&](Draft& d) { d.set(key_of("llama.rope.freq_base", GgufKind::f64, raw(base))); });
   check("llama.block_count is 1000000, but the file has 20 tensors",
         [](Draft& d) { d.set(whole("llama.block_count", 1000000)); });
   check("tensor blk.2.attn_k.weight is missing", [](Draft& d) { d.set(whole("llama.block_count", 3)); });

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "tests/command_line.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
@@ -48,6 +50,16 @@ TEST_CASE("calibration: the file keeps every drafter and temperature, the newest
         "nothing is calibrated yet: /nowhere/c.json: run build/nanospec calibrate --model m --drafter suffix "
         "--temperature "
         "0.7 --out /nowhere/c.json --data TEXT");
+}
+
+TEST_CASE("calibration: what several write at the same time stays") {
+  const Folder folder;
+  const std::string path = folder.file("calibration.json");
+  std::vector<std::thread> threads;
+  for (int i = 1; i <= 8; i++)
+    threads.emplace_back([&path, i] { write_calibration(path, example(filled("ngram:{}", i), 1, 0.5)); });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(read_calibrations(path).size() == 8);
 }
 
 TEST_CASE("calibration: a broken file is refused with one line") {

@@ -169,6 +169,7 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
           attempt({"--model", folder.file("none")});
         }) == "there is no such file or folder: " + folder.file("none") + ": --model: check the path");
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "forwards"})), "did you mean forward?"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", ""})), "no section: --only: name some, or leave it out"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "decode", "--roofline"})), "give one of the two"));
   CHECK_THROWS_AS(attempt({"--repeat", "0"}), std::invalid_argument);
   CHECK_THROWS_AS(attempt({"--roofline", "--out", "/proc/nanospec"}), std::runtime_error);

@@ -50,12 +50,39 @@ TEST_CASE("train_gpt: a preset's values stand where no flag names another, and t
   CHECK(contains(BAD_COMMAND_LINE(read({"--preset"}, o)), "a value is missing: --preset"));
 }
 
+TEST_CASE("train_gpt: sizes beyond an int's arithmetic are refused, and the longest warm-up begins with a small rate") {
+  const Folder f;
+  GptOptions o;
+  for (const char* n : {"300000000", "2000000000", "2147483647"})
+    CHECK(contains(BAD_COMMAND_LINE(read({"--arch", "llama", "--n_embd", n, "--data", "x", "--out", f.path}, o)),
+                   std::string("n_embd is ") + n + ", expected 1 to 65536"));
+  CHECK(cosine_rate(0, INT_MAX, INT_MAX, 1, 0) == 1 / 2147483648.0);
+}
+
 TEST_CASE("train_gpt, train_drafter: help fits 80 columns and ends with examples") {
   MedusaOptions medusa;
   ParallelOptions parallel;
   for (const std::string& text : {help({"--help"}), help_text(medusa.command()), help_text(parallel.command())}) {
     CHECK(contains(text, "\nExamples:\n  "));
     for (const std::string& line : split_at(text, '\n')) CHECK_MESSAGE(line.size() <= 80, line);
+  }
+}
+
+TEST_CASE("train_gpt: a file of somebody else's that has the name of one of ours stays") {
+  const Folder f;
+  GptOptions o;
+  const std::string data = f.file("text", std::string(3000, 'a') + std::string(3000, 'b'));
+  REQUIRE(read({"--data", data, "--out", f.path, "--quiet"}, o));
+  const TrainingText text = read_text(o);
+  for (const auto& [name, its] : texts_of_model(o.config, text.tokenizer)) {
+    const std::string path = f.file(name, its);
+    check_names(o, text);  // what a training that was stopped has left
+    write_file(path, "{}");
+    CHECK(contains(error_of([&] { check_names(o, text); }), "another file has this name: " + path + ": start anew"));
+    o.overwrite = true;
+    check_names(o, text);
+    o.overwrite = false;
+    std::filesystem::remove(path);
   }
 }
 
