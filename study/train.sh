@@ -51,9 +51,10 @@ for what in "$@"; do
         drafter $medium/sequential/parallel.json --parallel $medium --eval_interval 200 --parallel_sequential \
         --max_iters 800 --out $medium/sequential ;;
     heads)
-      "$BUILD/nanospec" distill --model $chat.gguf --tokens 400k --out $chat.said.jsonl
-      if [ -s $chat/hydra-optimizer.safetensors ]; then set -- --resume; else set --; fi
-      "$BUILD/train_drafter" --hydra $chat.gguf --data $chat.said.jsonl "$@" ;;
+      "$BUILD/nanospec" distill --model $chat.gguf --tokens 800k --out $chat.said.jsonl
+      begun=$chat/hydra-optimizer.safetensors
+      if [ ! -s $begun ]; then set --; elif [ $begun -nt $chat.said.jsonl ]; then set -- --resume; else set -- --overwrite; fi
+      "$BUILD/train_drafter" --hydra $chat.gguf --data $chat.said.jsonl --epochs 1 "$@" ;;
     accuracy)
       for name in bigram ngram:4 suffix+ngram:4 gpt:runs/small; do calibrate $name 0 0.4 0.7 1; done
       for name in medusa parallel parallel:$medium/sequential; do calibrate $name 0 0.7 1; done ;;

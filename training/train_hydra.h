@@ -158,7 +158,7 @@ struct HydraOptions : DrafterOptions {
     return {"train_drafter " + flag,
             "Trains heads " + see + " on MODEL, which stays as it is, for nanospec --drafter " + words.name +
                 ". They learn from what the model itself said: nanospec distill writes that. Runs on the CPU.",
-            "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 400k --out said.jsonl\n"
+            "nanospec distill --model models/SmolLM2-135M-Instruct.Q4_1.gguf --tokens 800k --out said.jsonl\n"
             "train_drafter " +
                 flag + " models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
             drafter_flags(*this, own)};
