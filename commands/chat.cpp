@@ -135,7 +135,7 @@ struct Session {
   Engine& engine;
   Conversation talk;
   const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
-  int answers = 0, refused = 0;
+  int answers = 0;
   Stats last = {}, all = {};  // of the answers
 };
 
@@ -234,15 +234,18 @@ bool obey(Session& s, const std::string& word) {
   return true;
 }
 
-// A question that cannot be asked, for a character that the model does not know, is said and forgotten.
-void ask(Session& s, const std::string& line) {
-  s.refused++;
+// A question that cannot be asked, for a character that the model does not know, is said and forgotten: then false.
+bool ask(Session& s, const std::string& line) {
   try {
     s.talk.ask(line);
-  } catch (const Refusal& refusal) { return say(refusal.what()); }
-  if (!make_room(s)) return s.talk.take_back();
-  s.refused--;
-  answer(s);
+  } catch (const Refusal& refusal) {
+    say(refusal.what());
+    return false;
+  }
+  const bool room = make_room(s);
+  if (room) answer(s);
+  else s.talk.take_back();
+  return room;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -253,17 +256,17 @@ int converse(Session& s) {
   std::optional<TypedLines> typed;
   if (s.person) typed.emplace();
   std::string line;
-  bool on = true;
+  bool on = true, all = true;  // whether the chat goes on; whether each question was asked
   while (on && (typed ? typed->next(line) : next_line(line))) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
     if (line.empty()) continue;
     if (line[0] == '/') on = obey(s, line);
-    else ask(s, line);
+    else all &= ask(s, line);
     if (!forget_interrupt()) return kInterruptedStatus;
   }
   if (s.person && on) fputs("\n", stderr);
   if (!forget_interrupt()) return kInterruptedStatus;
-  return !s.person && s.refused > 0 ? 1 : 0;  // who reads the answers from a file must know that one is missing
+  return s.person || all ? 0 : 1;  // who reads the answers from a file must know that one is missing
 }
 
 }  // namespace

@@ -67,8 +67,7 @@ void read_claim(Claim& c, const std::string& where) {
   std::vector<Json> said;
   read(json, "tokens", said, where);
   for (const Json& token : said) {
-    const bool fits = token.is_number_unsigned() && token.get<uint64_t>() < uint64_t(INT_MAX);
-    if (!fits) refuse(token.dump() + " is no token", where, kNot);
+    if (!is_below(token, INT_MAX)) refuse(token.dump() + " is no token", where, kNot);
     c.said.push_back(token.get<int>());
   }
   read(json, "ended_by", c.ended_by, where);

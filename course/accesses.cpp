@@ -30,34 +30,25 @@ Accesses counted;
 std::map<std::pair<const void*, int>, Place> places;  // of the current block; by the place's address and the warp
 dim3 current;
 
-// What `__shared__` declares: the emulator makes it this program's thread-local variables.
-Watched declared_shared() {
-  Watched all{nullptr, 0};
+// Where the system put this program, and what `__shared__` declares: the emulator makes it thread-local variables.
+struct InMemory {
+  uintptr_t begin = 0;  // what the program's addresses count from
+  Watched shared{nullptr, 0};
+};
+InMemory find_program() {
+  InMemory found;
   dl_iterate_phdr(
-      [](dl_phdr_info* program, size_t, void* to) {
-        for (int i = 0; i < program->dlpi_phnum; i++)
-          if (program->dlpi_phdr[i].p_type == PT_TLS)
-            *static_cast<Watched*>(to) = {program->dlpi_tls_data, program->dlpi_phdr[i].p_memsz};
+      [](dl_phdr_info* info, size_t, void* to) {
+        InMemory& its = *static_cast<InMemory*>(to);
+        its.begin = info->dlpi_addr;
+        for (int i = 0; i < info->dlpi_phnum; i++)
+          if (info->dlpi_phdr[i].p_type == PT_TLS) its.shared = {info->dlpi_tls_data, info->dlpi_phdr[i].p_memsz};
         return 1;  // the first is the program itself
       },
-      &all);
-  return all;
+      &found);
+  return found;
 }
-const Watched declared = declared_shared();
-
-// Where the system put this program: what its addresses count from.
-uintptr_t begin_of_program() {
-  uintptr_t begin = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* program, size_t, void* to) {
-        *static_cast<uintptr_t*>(to) = program->dlpi_addr;
-        return 1;
-      },
-      &begin);
-  return begin;
-}
-const uintptr_t program_begins = begin_of_program();
-
+const InMemory program = find_program();
 bool holds(const Watched& piece, uintptr_t at) {
   return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
 }
@@ -109,7 +100,7 @@ long conflicts(const Lanes& lanes, size_t size) {
 }
 
 void begin_block() {
-  memset(const_cast<void*>(declared.begin), 0xff, declared.bytes);  // a NaN in any type of floats
+  memset(const_cast<void*>(program.shared.begin), 0xff, program.shared.bytes);  // a NaN in any type of floats
   touched.clear();
   current = blockIdx;
 }
@@ -126,7 +117,7 @@ void access(const void* address, size_t size, bool write, const void* from) {
   if (!watching || inside) return;
   inside = true;
   const uintptr_t at = uintptr_t(address);
-  const bool in_shared = emulator::block.holds(address) || holds(declared, at);
+  const bool in_shared = emulator::block.holds(address) || holds(program.shared, at);
   const bool in_global =
       !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) { return holds(piece, at); });
   if (in_shared || in_global) {
@@ -135,7 +126,7 @@ void access(const void* address, size_t size, bool write, const void* from) {
       begin_block();
     }
     for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
-      look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program_begins);
+      look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program.begin);
     Place& place = places[{from, int(threadIdx.x / 32)}];
     const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
     if (time == place.instructions.size()) place.instructions.push_back(Lanes{});

@@ -64,7 +64,7 @@ struct ConfigFile {
 
   int number(const char* key) const {
     const Json& value = member(file, key);
-    if (!value.is_number_integer() || value < 0 || value > INT_MAX) wrong(key, "a whole number above 0");
+    if (!is_below(value, uint64_t(INT_MAX) + 1)) wrong(key, "a whole number above 0");
     return value.get<int>();
   }
   float real(const char* key) const {
@@ -335,7 +335,7 @@ static std::vector<int> ends_in(const std::string& dir) {
     for (const Json& id : said.is_array() ? said : Json::array({said})) {
       if (!id.is_null() && !id.is_number_integer())
         refuse("eos_token_id is " + shown(said) + ", expected a token or a list of them", path, ConfigFile::kAdvice);
-      if (id.is_number_integer() && id >= 0 && id < INT_MAX) ends.push_back(id.get<int>());
+      if (is_below(id, INT_MAX)) ends.push_back(id.get<int>());
     }
   }
   return ends;

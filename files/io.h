@@ -37,8 +37,9 @@ struct RegularFile {
 // `other`.
 void check_memory(const std::string& path, double bytes, double takes, const std::string& other = "a smaller file");
 
-// Locks the folder of a file that several processes may read, change and write: others that do so wait until the handle
-// is closed. A program that holds it for long, as a training does, is not waited for; nor is there a lock everywhere.
+// Locks the folder of a file that several processes read, change and write, until the handle is closed: who comes
+// waits, but not for more than two seconds, since a training holds the lock to its end. Not every file system has
+// locks.
 int lock_shortly(const std::string& path);
 
 // A file's size; 0 if it is not known: a pipe, or no file.

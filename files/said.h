@@ -30,10 +30,9 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, F f
     }
     const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text"),
                &question = member(json, "question");
-    const auto at_most = [](const Json& n, size_t most) { return n.is_number_unsigned() && n.get<size_t>() <= most; };
-    const auto is_token = [&](const Json& id) { return at_most(id, size_t(vocab) - 1); };
-    if (!tokens.is_array() || !at_most(begin, tokens.size()) || !std::all_of(tokens.begin(), tokens.end(), is_token) ||
-        !text.is_string())
+    const auto is_token = [=](const Json& id) { return is_below(id, uint64_t(vocab)); };
+    if (!tokens.is_array() || !is_below(begin, tokens.size() + 1) ||
+        !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
       refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
     f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(),
                question.is_string() ? question.get<std::string>() : "", text.get<std::string>(), "",

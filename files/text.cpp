@@ -175,8 +175,7 @@ Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
   for (const auto& [symbol, id] : vocabulary.items()) {
     if (symbol.empty() || code_point_bytes(symbol, 0) != int(symbol.size()))
       refuse("the symbol \"" + printable(symbol) + "\" is not one character", where, advice);
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocabulary.size() ||
-        !tokenizer.symbols[id.get<size_t>()].empty())
+    if (!is_below(id, vocabulary.size()) || !tokenizer.symbols[id.get<size_t>()].empty())
       refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(symbol), shown(id),
                     vocabulary.size() - 1),
              where, advice);

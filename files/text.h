@@ -128,6 +128,11 @@ std::string json_text(const AnyJson& json, int spaces) {
   return json.dump(spaces, ' ', false, AnyJson::error_handler_t::replace) + "\n";
 }
 
+// Whether a value is a whole number from 0 to end - 1. (Json compares with an int as an int64: 2^63 is then below 0.)
+inline bool is_below(const Json& value, uint64_t end) {
+  return value.is_number_unsigned() && value.get<uint64_t>() < end;
+}
+
 // A JSON value for a message.
 std::string shown(const Json& value);
 

@@ -124,7 +124,7 @@ struct HfReader {
 
   // An id of the file: one of `all`.
   int id_of(const std::string& name, const Json& id, size_t all) const {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= all)
+    if (!is_below(id, all))
       refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(name), shown(id), all - 1),
              where);
     return id.get<int>();

@@ -93,7 +93,9 @@ std::string filled(std::string text, const Values&... values) {
 }
 
 // Whether a number is neither too large nor too small for a float.
-inline bool fits_float(double x) { return std::abs(x) < 3.4e38 && (x == 0 || float(x) != 0); }
+inline bool fits_float(double x) {
+  return std::abs(x) <= double(std::numeric_limits<float>::max()) && (x == 0 || float(x) != 0);
+}
 inline bool is_above_0(double x) { return x > 0 && x < 1e9 && fits_float(x); }  // the settings of models are below 1e9
 
 // Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.

@@ -109,7 +109,7 @@ inline std::vector<Calibration> read_calibrations(const std::string& path) {
                  [&] { return parse_calibrations(text, printable(path, 300)); });
 }
 
-// Adds a calibration to the file, or replaces that of the same drafter and temperature.
+// Adds a calibration to the file, or replaces that of the same drafter and temperature. Others that do so wait.
 inline void write_calibration(const std::string& path, const Calibration& calibration) {
   const OpenFile turn{lock_shortly(path)};
   std::vector<Calibration> all;
@@ -160,7 +160,7 @@ inline Template parse_static(const std::string& text, const std::string& where) 
   for (const Json& one : file) {
     if (!one.is_array() || one.empty()) bad(shown(one) + " is no path of ranks");
     for (const Json& rank : one)
-      if (!rank.is_number_unsigned() || rank.get<uint64_t>() > kMostRanks) bad(shown(rank) + " is no rank");
+      if (!is_below(rank, kMostRanks + 1)) bad(shown(rank) + " is no rank");
     const Path ranks = one.get<Path>();
     if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + shown_path(one) + " comes twice");
   }

@@ -22,7 +22,8 @@ std::string sections_help(const Sections& sections) {
   return joined(sections, "\n", [](const Section& one) { return std::string(one.name) + ": " + one.what; });
 }
 
-Sections chosen(const Sections& all, const std::string& only) {
+Sections chosen(const Sections& all, const Given& given, const std::string& only) {
+  if (given.has("--only") && only.empty()) refuse_usage("no section: --only: name some, or leave it out");
   const std::vector<std::string> words = split_at(only, ',');
   std::vector<std::string> known;
   for (const Section& section : all) known.push_back(section.name);
@@ -213,8 +214,7 @@ int bench_command(int argc, char** argv) {
   bool alone = false;
   const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
-  if (given.has("--only") && only.empty()) refuse_usage("no section: --only: name some, or leave it out");
-  Sections sections = chosen(sections_of(bench), only);
+  Sections sections = chosen(sections_of(bench), given, only);
   if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
   if (alone) sections.clear();
   std::string& model = bench.options.settings.model;

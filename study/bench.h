@@ -44,8 +44,9 @@ struct Section {
 };
 using Sections = std::vector<Section>;
 std::string sections_help(const Sections& sections);
-// Those that --only names, in their order; where it is empty, those that run by default. Throws std::invalid_argument.
-Sections chosen(const Sections& all, const std::string& only);
+// Those that --only names, in their order; where it is not given, those that run by default. Throws
+// std::invalid_argument.
+Sections chosen(const Sections& all, const Given& given, const std::string& only);
 
 constexpr const char* kQuickRun = "A quick run proves nothing";  // above its tables, and in its files
 

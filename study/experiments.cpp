@@ -226,8 +226,7 @@ int experiments_command(int argc, char** argv) {
   const Given given = parse_flags(describe(lab, only, minutes), argc, argv);
   if (given.help) return 0;
   const Sections all = sections_of(lab);
-  if (given.has("--only") && only.empty()) refuse_usage("no section: --only: name some, or leave it out");
-  Sections sections = chosen(all, only);
+  Sections sections = chosen(all, given, only);
   check_options(lab.options);
   if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
   const auto run = [&](double seconds) {

@@ -28,9 +28,10 @@ int train(int argc, char** argv) {
   const bool help = std::count(words.begin(), words.end(), "--help") + std::count(words.begin(), words.end(), "-h") > 0;
   int (*trainer)(int, char**) = nullptr;
   const auto flags = named_flags(argc, argv);
-  const bool of_texts = std::any_of(flags.begin(), flags.end(), [](const auto& flag) {
-    return flag.first == "--data" && std::filesystem::path(flag.second).extension() == ".jsonl";
-  });
+  std::string data;
+  for (const auto& [flag, value] : flags)
+    if (flag == "--data") data = value;
+  const bool of_texts = std::filesystem::path(data).extension() == ".jsonl";
   for (const auto& [flag, value] : flags) {  // the first one counts
     if (flag == "--medusa" && !trainer)
       trainer = of_texts ? train_drafter<MedusaOfTexts> : train_drafter<MedusaOptions>;
@@ -46,9 +47,7 @@ int train(int argc, char** argv) {
   if (trainer && !help) return trainer(argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name
   if (trainer) return trainer(2, alone);
-  const bool has_data =
-      std::any_of(flags.begin(), flags.end(), [](const auto& flag) { return flag.first == "--data"; });
-  if ((help || !has_data) && parse_flags(kCommand, argc, argv).help) return 0;
+  if ((help || data.empty()) && parse_flags(kCommand, argc, argv).help) return 0;
   throw std::invalid_argument(
       "a flag is missing: train_drafter: add --medusa MODEL, --hydra MODEL or --parallel MODEL");
 }
