@@ -156,7 +156,9 @@ int stopped(const std::string& what);  // says on standard error "stopped" and w
 // ---------------------------------------------------------------------------------------------------------------
 // Numbers for people, progress, tables
 
-std::string thousands(double x);                                   // 12,345
+std::string thousands(double x);  // 12,345
+// "1 token", "12,345 tokens"
+inline std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
 std::string decimals(double x, int places);                        // 1.50
 std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
 std::string bytes_text(double bytes);                              // "42.6 MB"

@@ -214,8 +214,7 @@ OrderedJson run_json(const Options& options, const Engine& engine, const Stats& 
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);
 
-// "1 token", "12,345 tokens"; "12%".
-inline std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
+// "12%"
 inline std::string percent(double part, double whole, int places = 0) {
   return decimals(100 * ratio(part, whole), places) + "%";
 }

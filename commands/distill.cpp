@@ -232,11 +232,12 @@ class Distiller {
   void read_written(const Written& before) {
     if (before.texts == 0) return;
     const int vocab = std::max(engine_.config().vocab_size, engine_.tokenizer().vocab_size());
-    each_said(read_file(d_.out_file).substr(0, before.bytes), d_.out_file, vocab, [&](const SaidText& said) {
-      if (said.dropped.empty()) count_text(said.question, said.tokens.size() - said.begin);
-      else dropped_[said.dropped]++;
-      next_line_++;
-    });
+    each_said(read_file(d_.out_file).substr(0, before.bytes), d_.out_file, vocab, tokenizer_,
+              [&](const SaidText& said) {
+                if (said.dropped.empty()) count_text(said.question, said.tokens.size() - said.begin);
+                else dropped_[said.dropped]++;
+                next_line_++;
+              });
   }
   void count_text(const std::string& question, size_t tokens) {
     asked_.insert(question);
@@ -324,6 +325,7 @@ class Distiller {
               {"text", w.text},
               {"held_out", is_held_out(w.question)},
               {"ended_by", w.ended ? "end of text" : "length"},
+              {"tokenizer", tokenizer_},
               {"begin", w.begin},
               {"tokens", w.tokens}};
     } else {
@@ -338,6 +340,7 @@ class Distiller {
   Engine& engine_;
   const Source source_;
   const Tokens ends_;
+  const std::string tokenizer_ = tokenizer_hash(d_.options.settings.model);
   std::string hash_;
   std::deque<Request> requests_;
   std::deque<Writing> texts_open_;               // from first_ on

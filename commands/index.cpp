@@ -92,7 +92,7 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
 // Appends what the model wrote, each text behind the last tokens that it follows.
 void add_said(Indexing& i, int vocab, Preparing& preparing) {
   preparing.step("reading " + printable(i.said_file));
-  each_said(text_of(i, i.said_file), i.said_file, vocab, [&](const SaidText& said) {
+  each_said(text_of(i, i.said_file), i.said_file, vocab, i.metadata.at("tokenizer"), [&](const SaidText& said) {
     if (said.held_out || !said.dropped.empty()) return;
     const size_t before = std::min(said.begin, size_t(i.order - 1));
     i.tokens.insert(i.tokens.end(), said.tokens.begin() + long(said.begin - before), said.tokens.end());

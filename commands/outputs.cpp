@@ -57,6 +57,7 @@ struct NamedPath {
 // files; places: where its models lie. own: a model's file that it may write.
 void check_output(const NamedPath& output, const std::vector<NamedPath>& reads, const std::vector<std::string>& places,
                   const std::string& own) {
+  if (output.path == "-") refuse_output(output, "is a file, never standard output");
   for (const NamedPath& one : reads)
     if (output.is(one.path)) refuse_output(output, "would write over what " + one.flag + " reads");
   if (std::filesystem::path(output.path).filename() != own && is_model_file(output.path, places))

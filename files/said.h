@@ -13,10 +13,10 @@ struct SaidText {
   bool held_out = false;
 };
 
-// Calls f(said) for each text, in their order. bytes: of the file at `path`. Throws runtime_error where a text is not
-// of so many tokens' model.
+// Calls f(said) for each text, in their order. bytes: of the file at `path`. tokenizer: the model's (tokenizer_hash).
+// Throws runtime_error where a text is not of a model with this tokenizer and so many tokens.
 template <class F>
-void each_said(const std::string& bytes, const std::string& path, int vocab, F f) {
+void each_said(const std::string& bytes, const std::string& path, int vocab, const std::string& tokenizer, F f) {
   size_t number = 0;
   for (const std::string& line : split_at(bytes, '\n')) {
     const std::string place = filled("{}, line {}", printable(path, 300), ++number);
@@ -34,6 +34,8 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, F f
     if (!tokens.is_array() || !is_below(begin, tokens.size() + 1) ||
         !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
       refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
+    if (const Json& its = member(json, "tokenizer"); !its.is_null() && its != tokenizer)
+      refuse("a text of a model with another tokenizer", place, "let nanospec distill write texts of this model");
     f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(),
                question.is_string() ? question.get<std::string>() : "", text.get<std::string>(), "",
                json.value("held_out", Json()) == true});

@@ -36,11 +36,13 @@ struct Lessons {
   std::vector<int> class_of;       // (V) which of them a token is; N: none of them
   std::shared_ptr<Target> target;  // computes states, and gives embeddings
 
-  // Reads the texts of a file, for a model of V tokens. of_text(said): called for each that is not held out.
+  // Reads the texts of a file, for a model of V tokens and this tokenizer. of_text(said): called for each that is not
+  // held out.
   template <class F>
-  void read(const std::string& bytes, const std::string& path, int V, int places, int ahead, F of_text) {
+  void read(const std::string& bytes, const std::string& path, int V, const std::string& tokenizer, int places,
+            int ahead, F of_text) {
     std::vector<int> count(size_t(V), 0);
-    each_said(bytes, path, V, [&](const SaidText& said) {
+    each_said(bytes, path, V, tokenizer, [&](const SaidText& said) {
       if (!said.dropped.empty()) return;
       (said.held_out ? validation : train).add(said, places, ahead);
       if (said.held_out) return;

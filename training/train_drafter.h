@@ -163,9 +163,9 @@ inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
   DrafterRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
   const Config& config = run.model.config;
   Lessons& lessons = *o.lessons;
-  const std::string bytes = read_file(o.data);
+  const std::string bytes = read_file(o.data), tokenizer = tokenizer_hash(o.dir);
   std::vector<int> all;
-  lessons.read(bytes, o.data, config.vocab_size, o.passage, ahead, [&](const SaidText& said) {
+  lessons.read(bytes, o.data, config.vocab_size, tokenizer, o.passage, ahead, [&](const SaidText& said) {
     if (run.text.begin.empty()) run.text.begin = said.question;
     all.insert(all.end(), said.tokens.begin() + long(said.begin), said.tokens.end());
   });
@@ -192,7 +192,7 @@ inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
   run.text.origin = {{"said", said_by(said, "text")},
                      {"said_sha256", said_by(said, "text_sha256")},
                      {"model", model_hash(o.dir)},  // none of a GGUF file: other number types of it will do
-                     {"tokenizer", tokenizer_hash(o.dir)}};
+                     {"tokenizer", tokenizer}};
   lessons.target = std::make_shared<Target>(config, run.model.source(), Dtype::as_stored, false, o.threads, kRows);
   run.recorder = [](const DrafterRun& its) -> RecordSequence {
     return [recorder = std::make_shared<PassageRecorder>(its.o.lessons)](uint32_t i, Shard& shard) {
@@ -598,10 +598,10 @@ int train_drafter(int argc, char** argv) {
   Pool pool(o.threads);
   const std::unique_ptr<DrafterTrainer<float>> trainer = o.trainer(run, pool);
   if (!o.quiet)
-    tell(filled("{} parameters{}, {} of {} tokens ({}) in {}, {} threads, {}\n", thousands(double(trainer->size)),
+    tell(filled("{} parameters{}, {} of {} tokens ({}) in {}, {}, {}\n", thousands(double(trainer->size)),
                 o.described(), name_of(run.sizes.what),
                 thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows), bytes_text(states.bytes()),
-                run.folder(), o.threads, kSimd));
+                run.folder(), count(o.threads, "thread"), kSimd));
   Course<Options> course{run, o, states, *trainer};
   if (!course.train()) return kInterruptedStatus;
   if (!o.quiet) tell(course.report(shard_seconds));

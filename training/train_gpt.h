@@ -218,7 +218,7 @@ inline std::string speed_text(const GptOptions& o, double seconds) {
 inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
   tell(filled("{} parameters, {} training tokens, vocabulary {}, {}, {}\n",
               thousands(double(parameter_count(o.config))), thousands(double(text.parts.train.size())),
-              o.config.vocab_size, cuda ? "GPU" : filled("{} threads", o.threads), cuda ? "CUDA" : kSimd));
+              o.config.vocab_size, cuda ? "GPU" : count(o.threads, "thread"), cuda ? "CUDA" : kSimd));
 }
 
 inline void write_stats(const GptOptions& o, const UpdateLoop& run, double train_loss, double val_loss, double seconds,

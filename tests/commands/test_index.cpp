@@ -115,6 +115,16 @@ TEST_CASE("index: what the model said, each text behind the tokens before it, bu
                            R"({"begin":18446744073709551615,"text":"","tokens":[1]})", R"({"dropped":1})"})
     CHECK(contains(line_of<std::runtime_error>([&] { count(std::string(line) + "\n"); }),
                    "no text of this model: " + said + ", line 1: nanospec distill writes such a file"));
+
+  // Numbers of another tokenizer are not this model's, be they as small.
+  const auto made_by = [](const std::string& tokenizer) {
+    return R"({"begin":1,"text":"c","tokens":[4,5,6],"tokenizer":)" + tokenizer + "}\n";
+  };
+  count(made_by(Json(tokenizer_hash(model)).dump()));
+  CHECK(counts_of(parse_ngrams(read_safetensors(ngram_path(model)), 1001, "")) == recount({4, 5, 6}, 3));
+  for (const char* other : {"\"xxh64:0123456789abcdef\"", "7"})
+    CHECK(contains(line_of<std::runtime_error>([&] { count("\n" + made_by(other)); }),
+                   "a text of a model with another tokenizer: " + said + ", line 2: let nanospec distill"));
 }
 
 TEST_CASE("index: counts of another tokenizer, or damaged ones, are refused with what makes them anew") {

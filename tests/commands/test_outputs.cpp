@@ -47,6 +47,8 @@ TEST_CASE("outputs: two of them are never one file, by whatever links") {
     CHECK(contains(complaint({"--stats", a, "--svg", other}), "2: --svg and --stats are one file: "));
   CHECK(contains(complaint({"--stats", f.file("new"), "--svg", f.path + "/x/../new"}), "are one file"));  // yet to come
   CHECK(complaint({"--stats", "/dev/null", "--svg", "/dev/null"}) == "");
+  CHECK(complaint({"--svg", "-"}) == "2: --svg is a file, never standard output: -: give it another name");
+  CHECK(complaint({"--svg", f.path + "/-"}) == "");
   CHECK(read_file(a) == "old");
   CHECK(entries(f.path) == 3);
 }
