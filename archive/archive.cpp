@@ -1,8 +1,6 @@
 // archive/archive.cpp: what archive.h declares, in the same order.
 #include "archive/archive.h"
 
-#include <set>
-
 #include "files/model_path.h"
 #include "files/origin.h"
 
@@ -11,12 +9,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The file
 
-namespace {
 template <class T>
-std::string_view bytes_in(const T& value) {
+static std::string_view bytes_in(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
-}  // namespace
 
 std::string format_archive(const Archive& archive) {
   std::string bytes(bytes_in(archive.head));
@@ -81,9 +77,7 @@ std::string hash_of_model(const std::string& model) {
 // ---------------------------------------------------------------------------------------------------------------
 // Blocks
 
-namespace {
 constexpr size_t kMostRun = 256;  // raw bytes of one escape
-}  // namespace
 
 BlockWriter::BlockWriter(const Tokenizer& tokenizer, int vocab, int begin, std::string_view text)
     : pieces_(pieces_of(tokenizer, text)), counts_(vocab) {
@@ -92,18 +86,11 @@ BlockWriter::BlockWriter(const Tokenizer& tokenizer, int vocab, int begin, std::
     else raw_++;
   if (tokens_.empty()) return;
   if (begin >= 0) tokens_.insert(tokens_.begin(), begin);
-  else {
-    counts_.even();
-    next();
-  }
+  else pick(nullptr);
 }
 
 int BlockWriter::pick(const float* logits) {
-  counts_.of(logits);
-  return next();
-}
-
-int BlockWriter::next() {
+  if (logits) counts_.of(logits);
   while (pieces_[at_] < 0) {
     size_t end = at_ + 1;
     while (end - at_ < kMostRun && pieces_[end] < 0) end++;
@@ -123,20 +110,11 @@ std::string BlockWriter::finish() {
 BlockReader::BlockReader(const Tokenizer& tokenizer, int vocab, int begin, const ArchiveBlock& block,
                          std::string_view coded)
     : tokenizer_(tokenizer), block_(block), left_(int(block.tokens)), counts_(vocab), decoder_(coded) {
-  if (left_ == 0) return;
-  if (begin >= 0) prompt_ = {begin};
-  else {
-    counts_.even();
-    prompt_ = {next()};
-  }
+  if (left_ > 0) prompt_ = {begin >= 0 ? begin : pick(nullptr)};
 }
 
 int BlockReader::pick(const float* logits) {
-  counts_.of(logits);
-  return next();
-}
-
-int BlockReader::next() {
+  if (logits) counts_.of(logits);
   for (;;) {
     const int symbol = counts_.symbol_at(decoder_.place(counts_.total()));
     decoder_.take(counts_.share(symbol));

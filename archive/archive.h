@@ -69,12 +69,11 @@ class BlockWriter {
   // All, `begin` first; none where there are raw bytes alone.
   const std::vector<int>& tokens() const { return tokens_; }
   size_t raw() const { return raw_; }  // bytes that no token says
-  int pick(const float* logits);       // the next token, which is coded by the logits (V)
-  std::string finish();                // call it once, when all tokens have been picked
+  // The next token, which is coded by the logits (V); null, where none were before: each symbol has the same chance.
+  int pick(const float* logits);
+  std::string finish();  // call it once, when all tokens have been picked
 
  private:
-  int next();
-
   std::vector<Piece> pieces_;
   std::vector<int> tokens_;
   size_t at_ = 0, raw_ = 0;
@@ -89,13 +88,11 @@ class BlockReader {
 
   const std::vector<int>& prompt() const { return prompt_; }  // what the loop begins with
   int left() const { return left_; }                          // tokens to come
-  int pick(const float* logits);
+  int pick(const float* logits);                              // as BlockWriter's
   bool damaged() const { return text_.size() > block_.bytes || decoder_.spent(); }
   std::string finish();  // the text
 
  private:
-  int next();
-
   const Tokenizer& tokenizer_;
   const ArchiveBlock block_;
   std::string text_;

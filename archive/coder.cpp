@@ -16,11 +16,6 @@ void Counts::of(const float* logits) {
   total_ = before(escape()) + 1;
 }
 
-void Counts::even() {
-  std::fill(count_.begin(), count_.end(), 1);
-  total_ = count_.size();
-}
-
 uint64_t Counts::before(int symbol) const {
   return std::accumulate(count_.begin(), count_.begin() + symbol, uint64_t(0));
 }

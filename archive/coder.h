@@ -28,11 +28,11 @@ constexpr uint64_t kMostParts = uint64_t(1) << 52;
 // others: of 49,152 tokens all take at most 3.3e-5 bits from a token (49,153 / kScale, over ln 2).
 class Counts {
  public:
+  // Each symbol is 1, until there are logits.
   explicit Counts(int tokens) : count_(size_t(tokens) + 1, 1) {}
 
   int escape() const { return int(count_.size()) - 1; }  // the symbol that is no token
   void of(const float* logits);                          // logits: (V)
-  void even();                                           // each symbol 1: where no logits are
   Share share(int symbol) const { return {before(symbol), uint64_t(count_[size_t(symbol)]), total_}; }
   int symbol_at(uint64_t place) const;  // whose part a place in [0, total) lies in
   uint64_t total() const { return total_; }
@@ -42,13 +42,13 @@ class Counts {
   uint64_t before(int symbol) const;
 
   std::vector<int32_t> count_;  // (V + 1)
-  uint64_t total_ = 0;
+  uint64_t total_ = count_.size();
 };
 
 // Widened, the range has at least 2^56 numbers: a share's part is off by less than 1 of its 2^56 / kMostParts or more.
 constexpr int kTopByte = 56;
+using Wide = unsigned __int128;
 inline uint64_t part_of(uint64_t range, uint64_t parts, uint64_t total) {
-  using Wide = unsigned __int128;
   return uint64_t(Wide(range) * parts / total);
 }
 
@@ -85,7 +85,6 @@ class Decoder {
   }
   // A place in [0, total), in the next symbol's part.
   uint64_t place(uint64_t total) const {
-    using Wide = unsigned __int128;
     return std::min(uint64_t(((Wide(code_) + 1) * total - 1) / range_), total - 1);
   }
   void take(const Share& s) {

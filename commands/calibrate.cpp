@@ -47,7 +47,6 @@ Command describe(Measurement& m) {
 
 void check_command_line(Measurement& m) {
   Options& o = m.options;
-  check_options(o);
   if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
     refuse_usage("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
   choose_prompts(o);
@@ -56,9 +55,8 @@ void check_command_line(Measurement& m) {
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
   o.settings.budget = m.depths;
   o.settings.rows = m.depths + 1;
-  o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
-  if (!o.data_file.empty() && !o.given.has("--held_out"))
-    o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
+  // Nearly every token is looked at: all but those that end a whole chain.
+  if (!o.data_file.empty() && !o.given.has("--held_out")) o.held_out = (m.places + kTokensEach - 1) / kTokensEach;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -69,7 +67,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   RankCounts counts{m.depths, m.ranks};
   const Options& o = m.options;
   const Method chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
-  const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
+  const int each = int((int64_t(m.places) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
   const double all = 2.0 * each * double(prompts.size());
   double done = 0;
   Progress progress(o.settings.quiet);
@@ -157,16 +155,14 @@ std::string summary(const Measurement& m, const Accuracy& a) {
 
 int calibrate_command(int argc, char** argv) {
   Measurement m;
-  m.options.given = parse_flags(describe(m), argc, argv);
-  if (m.options.given.help) return 0;
+  if (!read_flags(describe(m), argc, argv, m.options)) return 0;
   check_command_line(m);
   const std::vector<std::string> prompts = read_prompts(m.options);
   if (size_t(m.places) <= prompts.size())  // the end of a text is no place
     refuse_usage("{} places in {} texts are less than one in each: --places: give more, or fewer texts", m.places,
                  prompts.size());
   if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
-  m.options.settings.seats = int(std::min(prompts.size(), kMostSeats));
-  m.options.settings.fewer = true;
+  choose_seats(m.options.settings, prompts.size());
   Engine engine(m.options.settings);
   check_writable(m.out_file);
 

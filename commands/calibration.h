@@ -77,7 +77,7 @@ class Forced : public StandIn {
     counts_.seen[depth]++;
     counts_.silent[depth] += found == 0;
     if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
-    return (rank < found ? rank : counts_.ranks) < kFollowed;
+    return rank < found && rank < kFollowed;
   }
 
   const std::vector<int>& text_;

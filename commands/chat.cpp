@@ -150,9 +150,8 @@ void tell(const Session& s, const std::string& text) {
 }
 
 std::string speed_text(const Stats& stats) {
-  const double tokens = double(stats.tokens);
-  return filled("{}, {} tok/s, acceptance length {}, prefill {}", count(tokens, "token"),
-                thousands(ratio(tokens, stats.seconds)), decimals(ratio(tokens, stats.target_forwards), 2),
+  return filled("{}, {} tok/s, acceptance length {}, prefill {}", count(stats.tokens, "token"),
+                thousands(ratio(stats.tokens, stats.seconds)), decimals(ratio(stats.tokens, stats.target_forwards), 2),
                 duration(stats.prefill_seconds));
 }
 

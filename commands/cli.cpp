@@ -197,12 +197,12 @@ std::vector<std::pair<std::string, std::string>> named_flags(int argc, const cha
 // A text takes as many columns as it has characters: no wide ones are ever printed here.
 constexpr size_t kHelpWidth = 80, kHelpColumn = 26;  // where what is said of a form begins
 
-std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, double most,
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, double most,
                                  const std::function<double(const std::string&)>& measure, bool breaks) {
   std::vector<std::string> lines;
   for (const std::string& part : parts) {
-    if (!lines.empty() && measure(lines.back() + between + part) <= most) {
-      lines.back() += between + part;
+    if (!lines.empty() && measure(lines.back() + " " + part) <= most) {
+      lines.back() += " " + part;
       continue;
     }
     lines.emplace_back();
@@ -216,15 +216,14 @@ std::vector<std::string> wrapped(const std::vector<std::string>& parts, const st
 }
 
 std::string help_paragraph(const std::string& text) {
-  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth, characters), "\n") + "\n";
+  return joined(wrapped(split_at(text, ' '), kHelpWidth, characters), "\n") + "\n";
 }
 
 std::string help_item(const std::string& form, const std::string& what) {
   std::string text;
   size_t hanging = 0;  // columns by which further lines of an entry stand in
   for (const std::string& part : split_at(what, '\n')) {
-    const std::vector<std::string> lines =
-        wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging, characters);
+    const std::vector<std::string> lines = wrapped(split_at(part, ' '), kHelpWidth - kHelpColumn - hanging, characters);
     for (size_t i = 0; i < lines.size(); i++)
       text += std::string(kHelpColumn + (i > 0 ? hanging : 0), ' ') + lines[i] + "\n";
     hanging = 2;
@@ -243,7 +242,7 @@ std::string help_examples(const std::string& examples) {
       next = std::min(example.find(" --", at + 1), example.size());
       parts.push_back(example.substr(at + (at > 0), next - at - (at > 0)));
     }
-    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6, characters), " \\\n    ") + "\n";
+    text += "  " + joined(wrapped(parts, kHelpWidth - 6, characters), " \\\n    ") + "\n";
   }
   return text;
 }
@@ -390,10 +389,6 @@ Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(is_drawn
   const double wait = first > 0 ? first : terminal_ ? 0.5 : 5;
   next_ = start_ + std::chrono::milliseconds(std::llround(1e3 * wait));
 }
-
-bool Progress::due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
-
-double Progress::seconds() const { return seconds_since(start_); }
 
 void Progress::show(const std::string& line) {
   if (quiet_) return;

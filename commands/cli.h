@@ -96,9 +96,9 @@ std::string help_paragraph(const std::string& text);
 std::string help_item(const std::string& form, const std::string& what);
 std::string help_examples(const std::string& examples);
 
-// The parts in lines that measure at most so much, with `between` in between. A part that measures more has a line of
-// its own, or is broken into several.
-std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, double most,
+// The parts in lines that measure at most so much, with blanks in between. A part that measures more has a line of its
+// own, or is broken into several.
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, double most,
                                  const std::function<double(const std::string&)>& measure, bool breaks = false);
 
 // A whole text as an int, a uint64_t or a double; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading
@@ -174,9 +174,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }
-  bool due() const;                    // is it time for another line? Never when quiet
-  void show(const std::string& line);  // rewrites the line, or adds one
-  double seconds() const;              // since it was made
+  // Is it time for another line? Never when quiet.
+  bool due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
+  void show(const std::string& line);                       // rewrites the line, or adds one
+  double seconds() const { return seconds_since(start_); }  // since it was made
   std::string left(double done, double total) const { return time_left(done, total, seconds()); }
   void clear();  // takes the rewritten line away, so that others can be printed
 

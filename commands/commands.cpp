@@ -3,7 +3,6 @@
 
 #include "commands/calibration.h"
 #include "files/advice.h"
-#include "files/checkpoint.h"
 #include "files/tables.h"
 
 namespace nanospec {
@@ -86,7 +85,6 @@ std::vector<Flag> sampling_flags(Options& o) {
 }
 
 std::vector<Flag> machine_flags(Options& o) {
-  o.settings.threads = usable_cores();
   return {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
@@ -104,7 +102,7 @@ std::vector<Flag> machine_flags(Options& o) {
   };
 }
 
-void check_options(Options& o) {
+void check_options(const Options& o) {
   if (o.sampling.temperature > 0 && o.sampling.temperature < float(kColdest))
     refuse_usage("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
   if (o.settings.model.empty()) refuse_usage("an empty name: --model: give a folder with a model, or a FILE.gguf");
@@ -323,11 +321,16 @@ bool has_bigrams(const std::string& model) {
   return !is_gguf(model) && (fs::exists(bigram_path(model)) || !fs::exists(model + "/config.json"));
 }
 
-bool read_command_line(const Command& command, int argc, char** argv, Options& options) {
+bool read_flags(const Command& command, int argc, char** argv, Options& options) {
   options.given = parse_flags(command, argc, argv);
   if (options.given.help) return false;
-  if (!options.given.has("--drafter") && !has_bigrams(options.settings.model)) options.method.drafter = kTextDrafter;
   check_options(options);
+  return true;
+}
+
+bool read_command_line(const Command& command, int argc, char** argv, Options& options) {
+  if (!read_flags(command, argc, argv, options)) return false;
+  if (!options.given.has("--drafter") && !has_bigrams(options.settings.model)) options.method.drafter = kTextDrafter;
   check_methods({options.method}, options);
   return true;
 }
@@ -476,9 +479,8 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats) {
   return ratio(engine.weight_bytes() * double(stats.target_forwards), stats.seconds_forward) / 1e9;
 }
 
-namespace {
 // Seconds and what follows from them: null where they are not known.
-OrderedJson ahead_json(const AheadStats& a) {
+static OrderedJson ahead_json(const AheadStats& a) {
   const auto known = [](double x) { return x > 0 ? OrderedJson(x) : OrderedJson(); };
   return {{"wanted", a.wanted},
           {"why", ahead_text(a)},
@@ -495,7 +497,6 @@ OrderedJson ahead_json(const AheadStats& a) {
           {"contention", known(a.contention())},
           {"gain", known(a.gain)}};
 }
-}  // namespace
 
 std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.wanted) return "";

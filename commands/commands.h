@@ -55,6 +55,8 @@ struct Options {
   bool ignore_eos = false;
   bool chat = false;   // whether prompts are questions
   std::string system;  // of a chat
+
+  Options() { settings.threads = usable_cores(); }
 };
 
 constexpr int kMaxBudget = 1 << 14;
@@ -69,7 +71,7 @@ std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, to
 std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
 
 // Checks flags that depend on each other. Throws std::invalid_argument.
-void check_options(Options& options);
+void check_options(const Options& options);
 
 // Throws std::invalid_argument where a system text is given for no chat.
 void check_chat(const Options& options, const std::string& command);
@@ -127,6 +129,12 @@ Conversation conversation_of(const Engine& engine, const Options& options);
 // "<|im_end|>"; the template alone brings control tokens. what: the prompt's name in errors.
 Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what);
 
+// Texts decode side by side: `batch` of them, or, if that is 0, as many as mostly pay and as memory has room for.
+inline void choose_seats(Settings& settings, size_t texts, int batch = 0) {
+  settings.seats = int(std::min(texts, batch > 0 ? size_t(batch) : kMostSeats));
+  settings.fewer = batch == 0;
+}
+
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 Tokens ends_of(const Options& options, const Engine& engine);
 
@@ -165,6 +173,10 @@ Meaning read_method(const Method& method, int budget);
 // Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
 // methods' trees. Throws std::invalid_argument and std::runtime_error.
 void check_methods(const std::vector<Method>& methods, Options& options);
+
+// Reads a command's flags, and checks those that depend on each other. Returns false where only help was asked for.
+// Throws std::invalid_argument.
+bool read_flags(const Command& command, int argc, char** argv, Options& options);
 
 // What a command with one method begins with: reads its flags, then checks all that can be told before the model is
 // loaded, and makes room for the method's trees. Where it has no bigrams the default drafter is kTextDrafter.

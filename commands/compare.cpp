@@ -125,9 +125,7 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
 
 int compare_command(int argc, char** argv) {
   Comparison c;
-  c.options.given = parse_flags(describe(c), argc, argv);
-  if (c.options.given.help) return 0;
-  check_options(c.options);
+  if (!read_flags(describe(c), argc, argv, c.options)) return 0;
   check_chat(c.options, "nanospec compare");
   if (!c.options.given.has("--methods") && !has_bigrams(c.options.settings.model)) c.methods_text = kTextMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);

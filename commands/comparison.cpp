@@ -90,8 +90,6 @@ Stats sum_of(const Outcome& outcome) {
   return sum;
 }
 
-std::string times(double x) { return decimals(x, 2) + "x"; }
-
 std::string identical(const Method& method, const Outcome& outcome) {
   const std::string where = outcome.difference, wrong = flaw(promise_of(method));
   if (!wrong.empty()) return wrong + (where.empty() ? " rule; here the same" : " rule, from " + where);

@@ -57,7 +57,7 @@ std::string identical(const Method& method, const Outcome& outcome);
 std::string broken(const Trial& trial, const std::vector<Outcome>& outcomes);
 void refuse_broken(const std::string& method);
 
-std::string times(double x);  // "1.25x"
+inline std::string times(double x) { return decimals(x, 2) + "x"; }  // 1.25x
 
 // The settings, the prompts, `more`, and of every method its words and, for each run, all that was counted.
 OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,

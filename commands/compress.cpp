@@ -4,7 +4,6 @@
 // token by the logits before it. Decompressing is decoding: any drafter, shape and number of threads gives the same
 // text. Both run on the CPU alone, whose bits are the same on every machine. What comes out is written when its SHA-256
 // is that of what went in.
-#include <deque>
 
 #include "archive/archive.h"
 #include "archive/known.h"
@@ -133,30 +132,18 @@ bool code(Packing& p, Engine& engine, const std::string& text, Archive& archive)
   return true;
 }
 
-// Into the archive's head.
-void copy_word(const std::string& word, char (&field)[4]) {
-  memcpy(field, word.data(), std::min(word.size(), size_t(4)));
-}
-
-void use_seats(Packing& p, size_t blocks) {
-  p.options.settings.seats = int(std::min(blocks, kMostSeats));
-  p.options.settings.fewer = true;
-}
-
 }  // namespace
 
 int compress_command(int argc, char** argv) {
   Packing p;
   Options& o = p.options;
-  o.given = parse_flags(describe_compress(p), argc, argv);
-  if (o.given.help) return 0;
-  check_options(o);
+  if (!read_flags(describe_compress(p), argc, argv, o)) return 0;
   check_outputs(o.given);
   const NamedText text = text_in(p.in);
   const size_t size = text.bytes.size();
   if (size > kMostArchived) refuse("the file has more than 1 GiB", text.name, "cut it, and compress the parts");
   check_memory(p.in, double(size), 2 * takes_tokens(double(size)));
-  use_seats(p, size_t(p.blocks));
+  choose_seats(o.settings, size_t(p.blocks));
   o.settings.rows = kChainRows / o.settings.seats;
   o.settings.budget = o.settings.rows - 1;
   o.method = {kTextDrafter, filled("chain:{}", o.settings.budget)};
@@ -167,8 +154,8 @@ int compress_command(int argc, char** argv) {
   head.sha256 = digest_of(text.bytes);
   head.context = uint32_t(engine.context());
   head.blocks = uint32_t(p.blocks);
-  copy_word(o.settings.dtype, head.dtype);
-  copy_word(o.settings.cache_dtype, head.cache_dtype);
+  o.settings.dtype.copy(head.dtype, sizeof head.dtype);
+  o.settings.cache_dtype.copy(head.cache_dtype, sizeof head.cache_dtype);
   watch_interrupts();
   if (!code(p, engine, text.bytes, archive)) return stopped(": nothing is written");
   const std::string bytes = format_archive(archive);
@@ -186,10 +173,8 @@ int compress_command(int argc, char** argv) {
 // ---------------------------------------------------------------------------------------------------------------
 // Decompressing
 
-namespace {
-
 // Takes from the head what the text depends on. Throws runtime_error where the model or a flag is another.
-void take_settings(const ArchiveHead& head, Packing& p, const std::string& where) {
+static void take_settings(const ArchiveHead& head, Packing& p, const std::string& where) {
   Options& o = p.options;
   if (number_of(hash_of_model(o.settings.model)) != head.model)
     refuse("the archive was made with another model than " + printable(o.settings.model, 300), where,
@@ -210,10 +195,8 @@ void take_settings(const ArchiveHead& head, Packing& p, const std::string& where
   take("--cache_dtype", o.settings.cache_dtype, head.cache_dtype);
   o.settings.context = int(head.context);
   o.method.knows_noise = false;  // the text was not drawn by it
-  use_seats(p, head.blocks);
+  choose_seats(o.settings, head.blocks);
 }
-
-}  // namespace
 
 int decompress_command(int argc, char** argv) {
   Packing p;

@@ -24,21 +24,20 @@ constexpr const char *kTurnBegin = "<|im_start|>", *kTurnEnd = "<|im_end|>";  //
 // With these tokens chats and documents end, in ChatML and with Llama 2 and 3, also where a file names no end.
 constexpr const char* kTextEnds[] = {"<|endoftext|>", kTurnEnd, "</s>", "<|end_of_text|>", "<|eot_id|>"};
 
+inline bool is_among(const Tokens& tokens, int token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
 // The tokens that end a text: what the files call its ends, and those of kTextEnds that are special in it.
 inline Tokens end_tokens(const Tokenizer& tokenizer) {
   Tokens ends;
   if (!tokenizer.bpe) return ends;
   const auto add = [&](int id) {
-    if (id >= 0 && id < tokenizer.vocab_size() && std::find(ends.begin(), ends.end(), id) == ends.end())
-      ends.push_back(id);
+    if (id >= 0 && id < tokenizer.vocab_size() && !is_among(ends, id)) ends.push_back(id);
   };
   for (int id : tokenizer.ends) add(id);
   for (const char* name : kTextEnds) add(tokenizer.bpe->special(name));
   return ends;
-}
-
-inline bool is_among(const Tokens& tokens, int token) {
-  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -175,10 +174,9 @@ class Conversation {
     const auto asked = [&](const std::string& text) {
       return written(tokens(), std::string(form_.question) + form_.opening, stripped(text), "the question");
     };
-    Turn turn = {asked(question), {}, {}};
-    turn.with_system =
-        form_.with_system && !system_.empty() ? asked(filled(form_.with_system, system_, question)) : turn.question;
-    turns_.push_back(std::move(turn));
+    const Tokens alone = asked(question);
+    const bool within = form_.with_system && !system_.empty();  // the system text
+    turns_.push_back({alone, within ? asked(filled(form_.with_system, system_, question)) : alone, {}});
   }
   // Ends the turn, with the answer's tokens. The token that ended it may be among them, as the last.
   void answer(Tokens tokens) {

@@ -10,10 +10,8 @@
 // from these, so that what was learned can be measured on them.
 //
 // In order: the command line; how a text begins; which are dropped; the texts; the run.
-#include <set>
 
 #include "commands/comparison.h"
-#include "commands/prompts.h"
 #include "files/said.h"
 
 namespace nanospec {
@@ -75,7 +73,6 @@ double number_of_tokens(std::string text) {
 
 void check_command_line(Distilling& d) {
   Options& o = d.options;
-  check_options(o);
   d.tokens = number_of_tokens(d.wanted);
   if (o.given.has("--prompts") && o.given.has("--text"))
     refuse_usage("--prompts and --text are two sources: nanospec distill: leave one of them out");
@@ -114,18 +111,14 @@ Source source_of(const Distilling& d, const Engine& engine) {
   return source;
 }
 
-struct Writing {
-  Tokens tokens;  // all; the model's own begin at `begin`
-  size_t begin = 0;
-  std::string question, text;
+struct Writing : SaidText {
   bool ended = false;  // by a token that ends a text
   bool done = false;
 };
 
 // What tokens say, as a line of the file holds it: bytes that are no whole character are U+FFFD there.
 std::string text_of(const Engine& engine, const Tokens& tokens) {
-  std::string bytes;
-  for (int token : tokens) bytes += engine.decode(token);
+  const std::string bytes = joined(tokens, "", [&](int token) { return engine.decode(token); });
   return Json::parse(json_text(Json(bytes), -1)).get<std::string>();
 }
 
@@ -218,8 +211,7 @@ class Distiller {
     text += filled(" (batch {}; {})\nheld out: {}", engine_.seats(), machine_text(d_.options.settings, engine_),
                    count(double(held_out_), "text"));
     for (const auto& [why, n] : dropped_)
-      text += filled("; dropped, {}: {} of {}", why, percent(double(n), double(next_line_)),
-                     count(double(next_line_), "text"));
+      text += filled("; dropped, {}: {} of {}", why, percent(n, next_line_), count(next_line_, "text"));
     return text + "\n";
   }
 
@@ -361,12 +353,10 @@ class Distiller {
 
 int distill_command(int argc, char** argv) {
   Distilling d;
-  d.options.given = parse_flags(describe(d), argc, argv);
-  if (d.options.given.help) return 0;
+  if (!read_flags(describe(d), argc, argv, d.options)) return 0;
   check_command_line(d);
   Settings& settings = d.options.settings;
-  settings.seats = d.batch > 0 ? d.batch : int(kMostSeats);
-  settings.fewer = d.batch == 0;
+  choose_seats(settings, std::numeric_limits<size_t>::max(), d.batch);
   settings.rows = 1;
   Engine engine(settings);
   watch_interrupts();

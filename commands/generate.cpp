@@ -70,14 +70,13 @@ void check_command_line(const Generation& g) {
 
 // What it took, for people.
 std::string summary(const Generation& g, const Engine& engine, const Stats& stats) {
-  const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
   std::string text = promise_text(g.options.method);
-  text +=
-      filled("{} in {}: {} tok/s  ({}; {}; {}; prefill {})\n", count(tokens, "token"), duration(stats.seconds),
-             thousands(ratio(tokens, stats.seconds)), method_text(g.options.method), sampling_text(g.options.sampling),
-             machine_text(g.options.settings, engine), duration(stats.prefill_seconds));
-  text += filled("acceptance length {}: {}, {}, {}\n", decimals(ratio(tokens, forwards), 2),
-                 count(forwards, "target forward"), count(stats.drafted_nodes, "drafted node"),
+  text += filled("{} in {}: {} tok/s  ({}; {}; {}; prefill {})\n", count(stats.tokens, "token"),
+                 duration(stats.seconds), thousands(ratio(stats.tokens, stats.seconds)), method_text(g.options.method),
+                 sampling_text(g.options.sampling), machine_text(g.options.settings, engine),
+                 duration(stats.prefill_seconds));
+  text += filled("acceptance length {}: {}, {}, {}\n", decimals(ratio(stats.tokens, stats.target_forwards), 2),
+                 count(stats.target_forwards, "target forward"), count(stats.drafted_nodes, "drafted node"),
                  count(stats.slide_prefills, "window slide"));
   std::string committed, accepted;
   for (size_t i = 0; i < stats.accept_histogram.size(); i++)

@@ -234,11 +234,10 @@ std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
 
 void describe_special(Inspection& all, const GgufFile& file, const std::vector<std::string>& tokens) {
   constexpr size_t kShown = 6;
-  const std::string prefix = "tokenizer.ggml.";
   const auto named = [&](int64_t id) { return std::to_string(id) + " " + printable(tokens[size_t(id)]); };
   for (const char* key : {"bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id"}) {
-    if (!file.has(prefix + key)) continue;
-    const int64_t id = file.integer(prefix + key, 0, int64_t(tokens.size()) - 1);
+    if (!file.has(kTokenizerKey + key)) continue;
+    const int64_t id = file.integer(kTokenizerKey + key, 0, int64_t(tokens.size()) - 1);
     all["tokenizer"][key] = id;
     all.shown[key] = named(id);
   }
@@ -247,7 +246,7 @@ void describe_special(Inspection& all, const GgufFile& file, const std::vector<s
 
   OrderedJson& special = all["tokenizer"]["special"] = OrderedJson::array();
   std::vector<std::string> names;
-  const std::vector<int64_t> types = file.integers(prefix + "token_type", 0, 6, std::vector<int64_t>());
+  const std::vector<int64_t> types = file.integers(kTokenizerKey + "token_type", 0, 6, std::vector<int64_t>());
   for (size_t id = 0; id < std::min(types.size(), tokens.size()); id++) {
     if (types[id] != int64_t(TokenType::control) && types[id] != int64_t(TokenType::user_defined)) continue;
     if (names.size() < kShown) names.push_back(printable(tokens[id]));
@@ -258,19 +257,18 @@ void describe_special(Inspection& all, const GgufFile& file, const std::vector<s
 }
 
 void describe_tokenizer(Inspection& all, const GgufFile& file) {
-  const std::string prefix = "tokenizer.ggml.";
   OrderedJson& t = all["tokenizer"];
-  if (!file.has(prefix + "model")) {
+  if (!file.has(kTokenizerKey + "model")) {
     t["kind"] = "none";
     return all["obstacles"].push_back("there is no tokenizer");
   }
   all.attempt([&] {
-    const std::string kind = file.text(prefix + "model");
+    const std::string kind = file.text(kTokenizerKey + "model");
     t["kind"] = kind == "gpt2" ? "byte-level BPE (gpt2)" : has_pieces(file) ? "SentencePiece's BPE (llama)" : kind;
-    if (file.has(prefix + "pre")) t["pre"] = file.text(prefix + "pre");
-    const std::vector<std::string> tokens = file.texts(prefix + "tokens");
+    if (file.has(kTokenizerKey + "pre")) t["pre"] = file.text(kTokenizerKey + "pre");
+    const std::vector<std::string> tokens = file.texts(kTokenizerKey + "tokens");
     t["tokens"] = tokens.size();
-    if (file.has(prefix + "merges")) t["merges"] = file.length(prefix + "merges");
+    if (file.has(kTokenizerKey + "merges")) t["merges"] = file.length(kTokenizerKey + "merges");
     describe_special(all, file, tokens);
     t["chat_template"] = template_kind(file.text("tokenizer.chat_template", ""));
     gguf_tokenizer(file);  // whether it can be used

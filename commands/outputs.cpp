@@ -46,7 +46,6 @@ bool is_model_file(const std::string& path, const std::vector<std::string>& fold
 // A path and the flag that names it.
 struct NamedPath {
   std::string flag, path;
-  bool is(const std::string& other) const { return same_file(path, other); }
 };
 
 [[noreturn]] void refuse_output(const NamedPath& output, const std::string& why) {
@@ -59,7 +58,7 @@ void check_output(const NamedPath& output, const std::vector<NamedPath>& reads, 
                   const std::string& own) {
   if (output.path == "-") refuse_output(output, "is a file, never standard output");
   for (const NamedPath& one : reads)
-    if (output.is(one.path)) refuse_output(output, "would write over what " + one.flag + " reads");
+    if (same_file(output.path, one.path)) refuse_output(output, "would write over what " + one.flag + " reads");
   if (std::filesystem::path(output.path).filename() != own && is_model_file(output.path, places))
     refuse_output(output, "would write over a file of a model");
   struct stat standard, status;
@@ -112,11 +111,11 @@ void check_outputs(const Given& given, const std::vector<std::string>& also_read
   for (const NamedPath& output : files) {
     check_output(output, reads, places, own);
     for (const NamedPath& other : all)
-      if (output.is(other.path)) refuse_output(output, "and " + other.flag + " are one file");
+      if (same_file(output.path, other.path)) refuse_output(output, "and " + other.flag + " are one file");
     all.push_back(output);
     const std::string within = resolved(output.path).parent_path().string();
     const bool to_come = std::any_of(folders.begin(), folders.end(), [&](const NamedPath& one) {
-      return one.is(within) && !std::filesystem::exists(one.path);  // the run makes it
+      return same_file(one.path, within) && !std::filesystem::exists(one.path);  // the run makes it
     });
     if (!to_come) check_writable(output.path);
   }

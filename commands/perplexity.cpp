@@ -58,7 +58,6 @@ Command describe(Reading& m) {
 
 void check_command_line(Reading& m) {
   Options& o = m.options;
-  check_options(o);
   const bool text = o.given.has("--text"), data = o.given.has("--data");
   if (text && data) refuse_usage("more than one text: nanospec perplexity: give only one of --text or --data");
   if (!text && !data && !is_gguf(o.settings.model)) o.data_file = find_text(o.settings.model, false);
@@ -157,8 +156,7 @@ OrderedJson stats_json(const Reading& m, const Engine& engine) {
 
 int perplexity_command(int argc, char** argv) {
   Reading m;
-  m.options.given = parse_flags(describe(m), argc, argv);
-  if (m.options.given.help) return 0;
+  if (!read_flags(describe(m), argc, argv, m.options)) return 0;
   check_command_line(m);
   read_text(m);
   Engine engine(m.options.settings);

@@ -144,6 +144,9 @@ Tokens encode_chat(const Engine& engine, const Options& options, const Json& mes
   return talk.tokens();
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// What is written already
+
 std::string line_head(size_t index, const std::string& hash) {
   std::string head = OrderedJson{{"index", index}, {"request", hash}}.dump();
   head.back() = ',';
@@ -154,42 +157,6 @@ std::string name_of(const std::string& model) {
   const std::string hash = weights_hash(model);
   return hash.empty() ? model : hash;
 }
-
-namespace {
-
-// The head of a line out; the hash is one of all that the text depends on.
-std::string head_of(size_t index, const Line& line, const std::string& model, const Options& o) {
-  const Sampling& s = line.sampling;
-  const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
-  Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos, method,
-                          line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k, s.top_p, s.min_p,
-                          s.seed, line.stops});
-  if (s.penalizes()) all.push_back({s.repetition_penalty, s.presence_penalty, s.frequency_penalty});
-  return line_head(index, hash_of(json_text(all, -1)));
-}
-
-std::vector<Line> read_lines(const Generation& g) {
-  const std::string where = printable(g.options.prompts_file, 300), model = name_of(g.options.settings.model);
-  std::vector<Line> lines;
-  each_json_line(read_file(g.options.prompts_file), where, [&](const Json& json, const std::string& place) {
-    lines.push_back(read_line(json, place, g));
-    lines.back().head = head_of(lines.size() - 1, lines.back(), model, g.options);
-  });
-  if (lines.empty()) refuse("there are no prompts", where, kAdvice);
-  return lines;
-}
-
-Tokens encode(const Line& line, const Options& options, const Engine& engine) {
-  try {
-    if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
-    return encode_chat(engine, options, line.messages);
-  } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// What is written already
-
-}  // namespace
 
 Written find_written(const std::string& path, const std::function<std::string(size_t)>& head_of) {
   Written w;
@@ -223,6 +190,35 @@ namespace {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The texts
+
+// The head of a line out; the hash is one of all that the text depends on.
+std::string head_of(size_t index, const Line& line, const std::string& model, const Options& o) {
+  const Sampling& s = line.sampling;
+  const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
+  Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos, method,
+                          line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k, s.top_p, s.min_p,
+                          s.seed, line.stops});
+  if (s.penalizes()) all.push_back({s.repetition_penalty, s.presence_penalty, s.frequency_penalty});
+  return line_head(index, hash_of(json_text(all, -1)));
+}
+
+std::vector<Line> read_lines(const Generation& g) {
+  const std::string where = printable(g.options.prompts_file, 300), model = name_of(g.options.settings.model);
+  std::vector<Line> lines;
+  each_json_line(read_file(g.options.prompts_file), where, [&](const Json& json, const std::string& place) {
+    lines.push_back(read_line(json, place, g));
+    lines.back().head = head_of(lines.size() - 1, lines.back(), model, g.options);
+  });
+  if (lines.empty()) refuse("there are no prompts", where, kAdvice);
+  return lines;
+}
+
+Tokens encode(const Line& line, const Options& options, const Engine& engine) {
+  try {
+    if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
+    return encode_chat(engine, options, line.messages);
+  } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }
+}
 
 struct Growing {
   ShownText shown;
@@ -309,8 +305,7 @@ int generate_prompts(Generation& g) {
       note("no figures are written", printable(g.stats_file, 300), "a run that decodes nothing has none");
     return 0;
   }
-  o.settings.seats = int(std::min(lines.size() - first, g.batch > 0 ? size_t(g.batch) : kMostSeats));
-  o.settings.fewer = g.batch == 0;
+  choose_seats(o.settings, lines.size() - first, g.batch);
   Engine engine(o.settings);
   std::deque<Request> requests;
   for (size_t i = first; i < lines.size(); i++)

@@ -63,12 +63,12 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const Tokens& p
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling, std::vector<float>& q) {
+OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling) {
   const int above = report.tree.origin[report.tree.parent[node]], vocab = report.drafter->vocab;
   const float* const logits = report.drafter->logits(report.growth, above);
   if (!logits) return nullptr;
   if (sampling.temperature == 0) sampling.temperature = 1;
-  q.resize(size_t(vocab));
+  std::vector<float> q(static_cast<size_t>(vocab));
   distribution(logits, vocab, sampling, q.data());
   return q[size_t(report.tree.token[node])];
 }
@@ -98,7 +98,6 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
   const Tree& tree = report.tree;
   const Tokens& tokens = report.verdict.tokens;
   OrderedJson nodes = OrderedJson::array();
-  std::vector<float> q;
   for (int row = 0; row < tree.size(); row++) {
     const size_t origin = size_t(tree.origin[row]);
     OrderedJson node = {{"token", engine.decode(tree.token[row])},
@@ -106,7 +105,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(report, row, options.sampling, q);
+      node["q"] = chance_of(report, row, options.sampling);
       node["confidence"] = report.growth.chance[origin];
       node["reach"] = report.growth.reach[origin];
       node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);

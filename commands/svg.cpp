@@ -78,7 +78,7 @@ struct Letters {
   std::string lines(double x, double& y, double wide, const std::string& text, const char* anchor = "start") const {
     const auto measure = [&](const std::string& line) { return width(line); };
     std::string svg;
-    for (const std::string& line : wrapped(split_at(text, ' '), " ", wide, measure, true)) {
+    for (const std::string& line : wrapped(split_at(text, ' '), wide, measure, true)) {
       svg += at(x, y + size, line, anchor);
       y += 1.3 * size;
     }
@@ -200,7 +200,6 @@ double reach(double value, double whisker) { return std::max(value, std::min(whi
 
 struct Box {
   double left, top, wide, high;
-  double right() const { return left + wide; }
   double bottom() const { return top + high; }
 };
 
@@ -277,7 +276,7 @@ std::string drawn_axes(const Axes& axes) {
   const Box& box = axes.box;
   std::string svg;
   for (double tick : axes.y_ticks) {
-    svg += svg_line(box.left, axes.y(tick), box.right(), axes.y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
+    svg += svg_line(box.left, axes.y(tick), box.left + box.wide, axes.y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
     svg += kNotes.at(box.left - 7, axes.y(tick) + 5, tick_text(tick), "end");
   }
   const auto at = [&](double tick) { return axes.x(tick); };

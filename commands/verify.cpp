@@ -42,51 +42,47 @@ Command describe(Claim& c) {
       "--transcript"};
 }
 
-// The value under a key, of the type that `value` has. Throws runtime_error where it is another, or missing.
-template <class T>
-void read(const Json& json, const std::string& key, T& value, const std::string& where) {
-  try {
-    value = json.at(key).get<T>();
-  } catch (const Json::exception&) {
-    refuse(filled("\"{}\" is missing, or of another type", key), where, "give what generate --transcript wrote");
-  }
-}
-
 void read_claim(Claim& c, const std::string& where) {
   Json json = parse_json(read_file(c.file), where);
+  // The value under a key, of the type that `value` has.
+  const auto read = [&](const std::string& key, auto& value) {
+    try {
+      value = json.at(key).get<std::decay_t<decltype(value)>>();
+    } catch (const Json::exception&) {
+      refuse(filled("\"{}\" is missing, or of another type", key), where, "give what generate --transcript wrote");
+    }
+  };
   Options& o = c.options;
   std::string format;
-  read(json, "format", format, where);
+  read("format", format);
   if (format != kFormat)
     refuse(nanospec::quoted(format) + " is another kind of transcript", where, "use the program that wrote it");
-  read(json, "model", c.model, where);
-  read(json, "hash", c.hash, where);
+  read("model", c.model);
+  read("hash", c.hash);
   json.erase("hash");
   c.its_hash = hash_of(json_text(json, -1));
-  read(json, "stop", c.stops, where);
+  read("stop", c.stops);
   std::vector<Json> said;
-  read(json, "tokens", said, where);
+  read("tokens", said);
   for (const Json& token : said) {
     if (!is_below(token, INT_MAX)) refuse(token.dump() + " is no token", where, kNot);
     c.said.push_back(token.get<int>());
   }
-  read(json, "ended_by", c.ended_by, where);
-  read(json, "text_sha256", c.text_sha256, where);
-  read(json, "chat", o.chat, where);
-  read(json, "ignore_eos", o.ignore_eos, where);
-  if (json.contains("system")) read(json, "system", o.system, where);
+  read("ended_by", c.ended_by);
+  read("text_sha256", c.text_sha256);
+  read("chat", o.chat);
+  read("ignore_eos", o.ignore_eos);
+  if (json.contains("system")) read("system", o.system);
   if (json.contains("system")) o.given.flags["--system"] = {o.system};
-  const int threads = o.settings.threads;
   const std::vector<Flag> sampling = sampling_flags(o);
   const Command known = {"", "", "", together({text_flags(o), model_text_flags(o), sampling, machine_flags(o)})};
-  o.settings.threads = threads;
   std::vector<std::string> names = split_at(kDepends, ' ');
   for (const Flag& flag : sampling) names.push_back(flag.name);
   try {
     for (const std::string& name : names) {
       if (name.empty()) continue;  // a heading
       Json value;
-      read(json, name.substr(2), value, where);
+      read(name.substr(2), value);
       set_flag(*find_flag(known, name), value.is_string() ? value.get<std::string>() : value.dump());
     }
     check_options(o);
@@ -105,8 +101,7 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
   Tokens all = prompt;
   for (int i = 0; i < n; i++) {
     all.push_back(c.said[size_t(i)]);
-    if (all.back() < 0 || all.back() >= vocab)
-      refuse_token(i, filled("the text says {}, which is no token", all.back()));
+    if (all.back() >= vocab) refuse_token(i, filled("the text says {}, which is no token", all.back()));
   }
   Observation observation;
   observation.stand_in = [&](Drafter&) { return std::make_unique<Known>(vocab, all); };
@@ -160,7 +155,6 @@ std::string transcript_json(const Generation& g, const Engine& engine, const std
 int verify_command(int argc, char** argv) {
   Claim c;
   Options& o = c.options;
-  o.settings.threads = usable_cores();
   o.given = parse_flags(describe(c), argc, argv);
   if (o.given.help) return 0;
   const std::string where = printable(c.file, 300);
@@ -176,8 +170,7 @@ int verify_command(int argc, char** argv) {
   check(c, engine, where);
   if (interrupted()) return stopped(": the text is not verified");
   if (!o.settings.quiet)
-    print_out(filled("It is this model's text: {} in {}.\n", count(double(c.said.size()), "token"),
-                     duration(clock.seconds())));
+    print_out(filled("It is this model's text: {} in {}.\n", count(c.said.size(), "token"), duration(clock.seconds())));
   return 0;
 }
 

@@ -56,17 +56,9 @@ Message normed(Message& question) {
   const std::vector<float> x = spread(question.list<float>(), rows, C, C + 2);
   const auto weight = question.list<float>(), bias = question.list<float>();
   std::vector<float> y(size_t(rows) * (C + 3), unwritten), kept(size_t(2 * rows), unwritten);
-  const Norm<float> norm{x.data(),
-                         C + 2,
-                         C,
-                         weight.empty() ? nullptr : weight.data(),
-                         bias.empty() ? nullptr : bias.data(),
-                         y.data(),
-                         C + 3,
-                         kept.data(),
-                         kept.data() + rows,
-                         center != 0,
-                         epsilon};
+  const float* const w = weight.empty() ? nullptr : weight.data();
+  const float* const b = bias.empty() ? nullptr : bias.data();
+  const Norm<float> norm{x.data(), C + 2, C, w, b, y.data(), C + 3, &kept[0], &kept[rows], center != 0, epsilon};
   Norm<float> without = norm;  // mean and rstd may be null
   without.mean = without.rstd = nullptr;
   with_lanes(lanes, [&, n = rows](const auto& group) {
@@ -78,21 +70,13 @@ Message normed(Message& question) {
 // rows, heads, D, back, lanes, past, x (rows, heads D + 8), angles (past + rows, D / 2, 2) -> x, rotated
 Message rotated(Message& question) {
   const auto [rows, heads, D, back, lanes, past] = question.get<std::array<int, 6>>();
-  const int first = past;
   auto x = question.list<float>();
   const auto angles = question.list<float>();
   std::vector<int> depth, root(size_t(rows), 0);
   for (int row = 0; row < rows; row++) depth.push_back((row + 1) / 2);  // two chains
-  Forest forest;
-  forest.rows = rows;
-  forest.roots = 1;
-  forest.depth = depth.data();
-  forest.root = root.data();
-  forest.past = &first;
+  const Forest forest{rows, 1, nullptr, depth.data(), root.data(), nullptr, nullptr, &past};
   const Rope<float> rope{forest, 0, x.data(), heads * D + 8, heads, D, angles.data(), back != 0};
-  with_lanes(lanes, [&, n = rows * heads](const auto& group) {
-    for (int item = 0; item < n; item++) rope(group, item);
-  });
+  run_items(lanes, rows * heads, rope);
   return Message().put(x);
 }
 

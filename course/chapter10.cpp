@@ -21,24 +21,20 @@ Message gathered(Message& question) {
   const size_t v_layer = heads * KeyValues<float>::value_numbers(slots, D);
   std::vector<float> k(layers * k_layer, NAN), v(layers * v_layer, NAN);
   const KeepRows<float> s{k.data(), v.data(), k_layer, v_layer, heads, slots, D, kept.data()};
-  const auto each = [&](auto f) {  // f(number of a key, of a value, where they lie)
+  const auto each = [&](auto f) {  // f(number, where it lies), of keys and of values
     size_t i = 0;
     for (int layer = 0; layer < int(k.size() / k_layer); layer++)
       for (int head = 0; head < s.n_kv_head; head++)
         for (int slot = 0; slot < s.slots; slot++)
-          for (int d = 0; d < s.head_size; d++, i++)
-            f(numbers[0][i], numbers[1][i], s.cache(layer).key(head, slot, d), s.cache(layer).value(head, slot, d));
+          for (int d = 0; d < s.head_size; d++, i++) {
+            f(numbers[0][i], *s.cache(layer).key(head, slot, d));
+            f(numbers[1][i], *s.cache(layer).value(head, slot, d));
+          }
   };
-  each([](float& key, float& value, float* its_key, float* its_value) {
-    *its_key = key;
-    *its_value = value;
-  });
+  each([](float& number, float& place) { place = number; });
   const int all = layers;
   const Counted counted = watched(order, {whole(kept), whole(k), whole(v)}, [&] { gather_plain(s, all); });
-  each([](float& key, float& value, float* its_key, float* its_value) {
-    key = *its_key;
-    value = *its_value;
-  });
+  each([](float& number, float& place) { number = place; });
   return Message().put(numbers[0]).put(numbers[1]).put(counted);
 }
 

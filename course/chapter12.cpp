@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "course/lanes.h"
@@ -35,49 +36,33 @@ Numbers slopes(Numbers numbers, const std::function<double(const Numbers&)>& f) 
   return slope;
 }
 
-// The sum of a_i b_i.
-double product(const Numbers& a, const Numbers& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];
-  return sum;
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The loss
 
 struct Losses {
-  int rows, V, row_stride, lanes, gradient;
+  int rows, V, row_stride, lanes, gradient, by_differences;
   double scale;
-  std::vector<int> target;
 
-  Numbers run(Numbers& logits, bool with_gradient) const {
+  Numbers run(Numbers& logits, const std::vector<int>& target, bool with_gradient) const {
     Numbers loss(size_t(rows), NAN);
     const CrossEntropy<double> op{logits.data(), row_stride, V, target.data(), loss.data(), with_gradient, scale};
-    with_lanes(lanes, [&](const auto& group) {
-      for (int row = 0; row < rows; row++) op(group, row);
-    });
+    run_items(lanes, rows, op);
     return loss;
   }
 };
 
-// rows, V, row_stride, lanes, gradient, by_differences, scale, targets, logits -> loss, logits
+// Losses, targets, logits -> loss, logits; by differences: loss, slopes
 Message losses(Message& question) {
-  const auto [rows, V, row_stride, lanes, gradient, by_differences] = question.get<std::array<int, 6>>();
-  const double scale = question.get<double>();
-  const Losses all{rows, V, row_stride, lanes, gradient, scale, question.list<int>()};
+  const auto all = question.get<Losses>();
+  const auto target = question.list<int>();
   Numbers logits = question.list<double>();
-  if (!by_differences) {
-    const Numbers loss = all.run(logits, gradient != 0);
-    return Message().put(loss).put(logits);
-  }
-  const auto total = [&](const Numbers& at) {
-    Numbers there = at;
+  const Numbers loss = all.run(logits, target, all.gradient != 0 && all.by_differences == 0);
+  if (!all.by_differences) return Message().put(loss).put(logits);
+  return Message().put(loss).put(slopes(logits, [&](Numbers at) {
     double sum = 0;
-    for (double one : all.run(there, false)) sum += one * scale;
+    for (double one : all.run(at, target, false)) sum += one * all.scale;
     return sum;
-  };
-  const Numbers slope = slopes(logits, total);
-  return Message().put(all.run(logits, false)).put(slope);
+  }));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -102,29 +87,11 @@ Message weights(Message& question) {
 // One root: a past, then a tree of rows by their depths.
 struct Layer {
   int H, KV, D, past, lanes;
-  std::vector<int> depth, end, root, first_row, first_slot, pasts;
-  int rows, slots, columns;
-  Numbers k, v;
-
-  Layer(int heads, int kv_heads, int head_size, int behind, int group, std::vector<int> depths)
-      : H(heads),
-        KV(kv_heads),
-        D(head_size),
-        past(behind),
-        lanes(group),
-        depth(std::move(depths)),
-        rows(int(depth.size())),
-        slots(pad64(past + rows)),
-        columns((H + 2 * KV) * D) {
-    set_parents(depth);
-    end.assign(size_t(rows), 0);
-    for (int i = 0; i < rows; i++)
-      for (int above = i; above >= 0; above = parents[size_t(above)]) end[size_t(above)] = i + 1;
-    root.assign(size_t(rows), 0);
-    first_row = {0, rows};
-    first_slot = {0};
-    pasts = {past};
-  }
+  std::vector<int> depth;  // of the rows, of which set_parents() knows
+  int rows = int(depth.size()), slots = pad64(past + rows), columns = (H + 2 * KV) * D;
+  std::vector<int> end = ends_of(parents), root = std::vector<int>(size_t(rows), 0), first_row = {0, rows};
+  int first_slot = 0;
+  Numbers k = {}, v = {};
 
   // qkv: of the past's rows, then of the tree's.
   Attention<double> attention(const Numbers& qkv, double* out, double* log_sum) {
@@ -138,18 +105,17 @@ struct Layer {
           *cache.key(head, slot, d) = keys[d];
           *cache.value(head, slot, d) = keys[KV * D + d];
         }
-    const Forest forest{rows,        1, end.data(), depth.data(), root.data(), first_row.data(), first_slot.data(),
-                        pasts.data()};
+    const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row.data(), &first_slot, &past};
     const Attention<double> s{forest, H, KV, D, &qkv[size_t(past) * columns], columns, cache, out, H * D, log_sum, {}};
-    for (int row = 0; row < rows; row++) WriteCache<double, double>{s}(Solo{}, row);
+    run_items(0, rows, WriteCache<double, double>{s});
     return s;
   }
   // The engine's own program alone is asked for this.
   Numbers forward(const Numbers& qkv, Numbers& log_sum) {
     Numbers out(size_t(rows) * H * D, NAN), scratch(size_t(rows) * H * slots, NAN);
     log_sum.assign(size_t(rows) * H, NAN);
-    const AttentionForward<double, double> op{attention(qkv, out.data(), log_sum.data()), scratch.data(), slots};
-    for (int item = 0; item < rows * H; item++) op(Solo{}, item);
+    const Attention<double> s = attention(qkv, out.data(), log_sum.data());
+    run_items(0, rows * H, AttentionForward<double, double>{s, scratch.data(), slots});
     return out;
   }
   // The gradients of all of qkv, those of the past's queries 0.
@@ -160,13 +126,9 @@ struct Layer {
     for (size_t i = size_t(past) * columns; i < dqkv.size(); i++) dqkv[i] = NAN;
     const AttentionBackward<double> b{attention(qkv, out.data(), log_sum.data()), dout.data(), dk.data(), dv.data(),
                                       &dqkv[size_t(past) * columns]};
-    with_lanes(lanes, [&](const auto& group) {
-      for (int item = 0; item < rows * H; item++)
-        AttentionBackwardQueries<double>{b, p.data(), ds.data(), slots}(group, item);
-    });
-    for (int item = 0; item < KV * slots; item++)
-      AttentionBackwardKeys<double>{b, p.data(), ds.data(), slots}(Solo{}, item);
-    for (int row = 0; row < rows; row++) ReadCacheGradient<double>{b}(Solo{}, row);
+    run_items(lanes, rows * H, AttentionBackwardQueries<double>{b, p.data(), ds.data(), slots});
+    run_items(0, KV * slots, AttentionBackwardKeys<double>{b, p.data(), ds.data(), slots});
+    run_items(0, rows, ReadCacheGradient<double>{b});
     for (int slot = 0; slot < past; slot++)
       for (int head = 0; head < KV; head++)
         for (int d = 0; d < D; d++) {
@@ -182,7 +144,9 @@ struct Layer {
 // log_sum
 Message attentions(Message& question) {
   const auto [H, KV, D, past, lanes, by_differences] = question.get<std::array<int, 6>>();
-  Layer layer(H, KV, D, past, lanes, question.list<int>());
+  const auto depth = question.list<int>();
+  set_parents(depth);
+  Layer layer{H, KV, D, past, lanes, depth};
   const Numbers qkv = question.list<double>(), dout = question.list<double>();
   if (!by_differences) {
     const Numbers out = question.list<double>(), log_sum = question.list<double>();
@@ -190,21 +154,19 @@ Message attentions(Message& question) {
   }
   Numbers log_sum, unused;
   const Numbers out = layer.forward(qkv, log_sum);
-  const Numbers slope = slopes(qkv, [&](const Numbers& at) { return product(dout, layer.forward(at, unused)); });
+  const Numbers slope = slopes(qkv, [&](const Numbers& at) {
+    return std::inner_product(dout.begin(), dout.end(), layer.forward(at, unused).begin(), 0.0);
+  });
   return Message().put(slope).put(out).put(log_sum);
 }
 
 }  // namespace
 
 Message answer(Message& question) {
-  switch (question.get<char>()) {
-    case 'c':
-      return losses(question);
-    case 'm':
-      return weights(question);
-    default:
-      return attentions(question);
-  }
+  const char what = question.get<char>();
+  if (what == 'c') return losses(question);
+  if (what == 'm') return weights(question);
+  return attentions(question);
 }
 
 void measure() { throw std::runtime_error("the table of this chapter is heads12.cpp's"); }

@@ -16,51 +16,35 @@ namespace {
 // One layer's attention over a text, in one forward or in several over one cache. Rows of out have some room to spare.
 struct Layer {
   int H, KV, D, slots, first_slot, columns = (H + 2 * KV) * D;
-  std::vector<float> k, v, weights;
-
-  Layer(int heads, int kv_heads, int head_size, int length, int slot)
-      : H(heads),
-        KV(kv_heads),
-        D(head_size),
-        slots(slot + pad64(length)),
-        first_slot(slot),
-        k(KV * KeyValues<float>::key_numbers(slots, D), NAN),  // a slot that nobody wrote is NaN
-        v(KV * KeyValues<float>::value_numbers(slots, D), NAN) {}
+  // A slot that nobody wrote is NaN.
+  std::vector<float> k = std::vector<float>(KV * KeyValues<float>::key_numbers(slots, D), NAN);
+  std::vector<float> v = std::vector<float>(KV * KeyValues<float>::value_numbers(slots, D), NAN);
+  std::vector<float> weights = {};
 
   int out_row() const { return H * D + 5; }
 
   // Rows past .. past + rows - 1 of the text: qkv (rows, columns) -> out (rows, out_row()), log_sum (rows, H) or null.
   void forward(int past, int rows, const float* qkv, int lanes, float* out, float* log_sum) {
-    std::vector<int> depth(rows);
-    for (int i = 0; i < rows; i++) depth[i] = i;
-    forward({depth, {0, rows}, {first_slot}, {past}}, qkv, lanes, out, log_sum);
+    forward({depths_of(chain(rows)), {0, rows}, {first_slot}, {past}}, qkv, lanes, out, log_sum);
   }
   // Trees in preorder, by the depths of their rows, each behind a past of its own.
   struct Trees {
     std::vector<int> depth, first_row, first_slot, past;
   };
   void forward(const Trees& trees, const float* qkv, int lanes, float* out, float* log_sum) {
-    const int rows = int(trees.depth.size());
-    std::vector<int> end(rows), root(rows, -1);
-    for (size_t r = 0; r + 1 < trees.first_row.size(); r++)
-      for (int i = trees.first_row[r]; i < rows; i++) root[i] = int(r);
-    set_parents(trees.depth);
-    for (int i = 0; i < rows; i++)
-      for (int above = i; above >= 0; above = parents[above]) end[above] = i + 1;
-    const Forest forest{rows,
-                        int(trees.past.size()),
-                        end.data(),
-                        trees.depth.data(),
-                        root.data(),
-                        trees.first_row.data(),
-                        trees.first_slot.data(),
-                        trees.past.data()};
+    const auto& [depth, first_row, slot, past] = trees;
+    const int rows = int(depth.size()), roots = int(past.size());
+    std::vector<int> root(rows, -1);
+    for (int r = 0; r < roots; r++)
+      for (int i = first_row[r]; i < rows; i++) root[i] = r;
+    set_parents(depth);
+    const std::vector<int> end = ends_of(parents);
+    const Forest forest{rows, roots, end.data(), depth.data(), root.data(), first_row.data(), slot.data(), past.data()};
     const Attention<float> s{forest, H,         KV,      D, qkv, columns, {k.data(), v.data(), slots, D},
                              out,    out_row(), log_sum, {}};
-    const int most = slots;
-    weights.assign(size_t(rows) * H * most, NAN);
+    weights.assign(size_t(rows) * H * slots, NAN);
     const WriteCache<float, float> write{s};
-    const AttentionForward<float, float> attention{s, weights.data(), most};
+    const AttentionForward<float, float> attention{s, weights.data(), slots};
     with_lanes(lanes, [&](const auto& group) {
       for (int row = 0; row < rows; row++) write(group, row);
       for (int item = rows * H - 1; item >= 0; item--) attention(group, item);
@@ -92,7 +76,7 @@ Message answer_of_trees(Message& question) {
     slots += pad64(past + int(depth.size()));
   }
   const auto qkv = question.list<float>();
-  Layer layer(H, KV, D, slots, 0);
+  Layer layer{H, KV, D, slots, 0};
   const float* next = qkv.data();
   for (size_t r = 0; r < trees.past.size(); r++) {
     const int past = trees.past[r];
@@ -110,16 +94,14 @@ Message answer_of_trees(Message& question) {
 
 // H (0: trees), KV, D, first_slot, lanes, how many rows each forward has, qkv of all rows -> out, log_sum
 Message answer(Message& question) {
-  int numbers[5];
-  numbers[0] = question.get<int>();
-  if (numbers[0] == 0) return answer_of_trees(question);
-  for (int i = 1; i < 5; i++) numbers[i] = question.get<int>();
-  const auto [H, KV, D, first_slot, lanes] = numbers;
+  const int H = question.get<int>();
+  if (H == 0) return answer_of_trees(question);
+  const auto [KV, D, first_slot, lanes] = question.get<std::array<int, 4>>();
   const auto forwards = question.list<int>();
   const auto qkv = question.list<float>();
   int length = 0;
   for (int rows : forwards) length += rows;
-  Layer layer(H, KV, D, length, first_slot);
+  Layer layer{H, KV, D, first_slot + pad64(length), first_slot};
   std::vector<float> out(size_t(length) * layer.out_row(), NAN), log_sum(size_t(length) * H, NAN);
   int past = 0;
   for (int rows : forwards) {
@@ -135,7 +117,7 @@ void measure() {
   printf("Attention of one layer (4 heads of 32) over a text that grows by one token at a time\n\n");
   printf("  tokens     the last token, all again     with the cache     ratio\n");
   for (int length = 32; length <= 1024; length *= 2) {
-    Layer layer(H, H, D, length, 0);
+    Layer layer{H, H, D, pad64(length), 0};
     std::vector<float> qkv(size_t(length) * layer.columns), out(size_t(length) * layer.out_row()),
         log_sum(size_t(length) * H);
     for (size_t i = 0; i < qkv.size(); i++) qkv[i] = float(i * 7919 % 1000) / 500 - 1;

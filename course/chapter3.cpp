@@ -1,9 +1,8 @@
 // course/chapter3.cpp: the student's bigram_table and top_candidates, for the grader and for two tables.
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 
+#include "course/files.h"
 #include "course/student.h"
 #include "draft.h"
 
@@ -51,12 +50,6 @@ Message answer(Message& question) {
 }
 
 namespace {
-
-std::vector<int> bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return {reinterpret_cast<const uint8_t*>(text.data()), reinterpret_cast<const uint8_t*>(text.data()) + text.size()};
-}
 
 // The text that `make play` trains on, if it is there; else the pages of the course.
 std::vector<int> text_of_measure(std::string& name) {

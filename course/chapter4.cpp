@@ -1,8 +1,10 @@
 // course/chapter4.cpp: the student's rejection rule, for the grader and for a table.
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <random>
 
+#include "course/parents.h"
 #include "course/student.h"
 #include "rules/verify.h"
 
@@ -48,15 +50,8 @@ struct Scripted {
 
 // A tree by its nodes, in preorder.
 Tree tree_of(const std::vector<int>& token, const std::vector<int>& parent) {
-  Tree tree;
-  tree.token = token;
-  tree.parent = parent;
-  for (int i = 0; i < int(token.size()); i++) {
-    tree.depth.push_back(i > 0 ? tree.depth[parent[i]] + 1 : 0);
-    tree.end.push_back(i + 1);
-    tree.origin.push_back(i);
-    for (int above = parent[i]; above >= 0; above = parent[above]) tree.end[above] = i + 1;
-  }
+  Tree tree{token, parent, depths_of(parent), ends_of(parent), token};
+  std::iota(tree.origin.begin(), tree.origin.end(), 0);
   return tree;
 }
 

@@ -14,10 +14,9 @@ namespace {
 Growth growth_of(Message& question) {
   Growth growth;
   const auto token = question.list<int>(), parent = question.list<int>();
-  const auto dropped = question.list<char>();
   growth.start(token[0]);
   for (size_t i = 1; i < token.size(); i++) growth.add(parent[i], {token[i], 0.5f});
-  growth.dropped = dropped;
+  growth.dropped = question.list<char>();
   return growth;
 }
 
@@ -36,10 +35,7 @@ Message seen(Message& question) {
   Message answer;
   for (int many = question.get<int>(); many > 0; many--) {
     Tree tree;
-    tree.token = question.list<int>();
-    tree.parent = question.list<int>();
-    tree.depth = question.list<int>();
-    tree.end = question.list<int>();
+    for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end}) *list = question.list<int>();
     tree.origin = tree.token;
     const int n = tree.size(), first_row[] = {0, n}, slot = 0, past = 0;
     const std::vector<int> root(n, 0);

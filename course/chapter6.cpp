@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "course/lanes.h"
+#include "course/parents.h"
 #include "course/student.h"
 #include "course/text6.h"
 #include "kernels.cuh"
@@ -17,15 +18,8 @@ namespace {
 
 // A tree by its nodes' parents, in preorder; tokens are to come.
 Tree shaped(const std::vector<int>& parent) {
-  Tree tree;
-  tree.parent = parent;
-  const int n = int(parent.size());
-  for (auto* list : {&tree.token, &tree.depth, &tree.end, &tree.origin}) list->assign(n, 0);
-  for (int i = 0; i < n; i++) {
-    if (i > 0) tree.depth[i] = tree.depth[parent[i]] + 1;
-    for (int above = i; above >= 0; above = parent[above]) tree.end[above] = i + 1;
-  }
-  return tree;
+  const std::vector<int> zeros(parent.size(), 0);
+  return {zeros, parent, depths_of(parent), ends_of(parent), zeros};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -50,14 +44,11 @@ Message matched(Message& question) {
 
 struct Cache {
   int layers, heads, slots, head_size;
-  std::vector<float> k, v;
+  std::vector<float> k = std::vector<float>(layers * heads * KeyValues<float>::key_numbers(slots, head_size), NAN);
+  std::vector<float> v = std::vector<float>(layers * heads * KeyValues<float>::value_numbers(slots, head_size), NAN);
 
-  Cache(int L, int H, int n, int D) : layers(L), heads(H), slots(pad64(n)), head_size(D) {
-    k.assign(L * H * KeyValues<float>::key_numbers(slots, D), NAN);
-    v.assign(L * H * KeyValues<float>::value_numbers(slots, D), NAN);
-  }
   float& number(int layer, int head, int slot, int d, bool value) {
-    const KeyValues<float> one = layer_of(layer);
+    const KeyValues<float> one{&k[k.size() / layers * layer], &v[v.size() / layers * layer], slots, head_size};
     return value ? *one.value(head, slot, d) : *one.key(head, slot, d);
   }
   // Calls f(layer, head, d, value, number) for all numbers of a slot.
@@ -74,13 +65,7 @@ struct Cache {
     kept.insert(kept.end(), rows.begin(), rows.end());
     const KeepRows<float> gather{k.data(), v.data(), k.size() / layers, v.size() / layers,
                                  heads,    slots,    head_size,         kept.data()};
-    for (int item = 0; item < layers * heads; item++)
-      with_lanes(lanes, [&](const auto& group) { gather(group, item); });
-  }
-
- private:
-  KeyValues<float> layer_of(int layer) {
-    return {&k[k.size() / layers * layer], &v[v.size() / layers * layer], slots, head_size};
+    run_items(lanes, layers * heads, gather);
   }
 };
 
@@ -89,7 +74,7 @@ Message gathered(Message& question) {
   const auto [layers, heads, slots, head_size, first, lanes] = question.get<std::array<int, 6>>();
   const auto kept = question.list<int>();
   auto all = question.list<float>();
-  Cache cache(layers, heads, slots, head_size);
+  Cache cache{layers, heads, pad64(slots), head_size};
   size_t at = 0;
   for (int slot = 0; slot < slots; slot++)
     cache.each_of(slot, [&](int, int, int, bool, float& number) { number = all[at++]; });
@@ -106,26 +91,20 @@ Message gathered(Message& question) {
 
 struct Decoding {
   Tree tree;  // of one shape, always
-  int vocab, percent, lanes, forwards = 0;
+  int vocab, percent, lanes;
   uint64_t seed;
-  std::vector<int> text;
-  std::vector<uint64_t> hash;  // of the text up to each node, by its tokens
-  Cache cache;
-  int past = 0;  // slots that are kept
+  std::vector<int> text;  // the prompt, and what comes behind it
+  int longest;            // so many tokens are wanted
+  Cache cache{kLayers, kHeads, pad64(longest + 2 * tree.size()), kHeadSize};
+  std::vector<uint64_t> hash = std::vector<uint64_t>(tree.token.size());  // of the text up to each node, by its tokens
+  int past = 0;                                                           // slots that are kept
+  int forwards = 0;
 
-  Decoding(const Tree& shape, int V, int percent_right, int lane_order, uint64_t its_seed, std::vector<int> prompt,
-           int longest)
-      : tree(shape),
-        vocab(V),
-        percent(percent_right),
-        lanes(lane_order),
-        seed(its_seed),
-        text(std::move(prompt)),
-        hash(shape.token.size()),
-        cache(kLayers, kHeads, longest + 2 * shape.size(), kHeadSize) {
+  // Decodes until the text is so long, or longer.
+  void run() {
     for (; past + 1 < int(text.size()); past++) write(past, text[past], past);
+    while (int(text.size()) < longest) step();
   }
-
   void write(int slot, int token, int position) {
     cache.each_of(slot, [&](int layer, int head, int d, bool value, float& number) {
       number = cached_number(token, position, layer, head, d, value);
@@ -183,8 +162,8 @@ Message decoded(Message& question) {
   const Tree tree = shaped(question.list<int>());
   const auto prompt = question.list<int>();
   const int length = int(prompt.size()) + count;
-  Decoding decoding(tree, V, percent, lanes, seed, prompt, length);
-  while (int(decoding.text.size()) < length) decoding.step();
+  Decoding decoding{tree, V, percent, lanes, seed, prompt, length};
+  decoding.run();
   decoding.text.resize(size_t(length));
   return Message().put(decoding.text).put(decoding.forwards);
 }
@@ -192,14 +171,10 @@ Message decoded(Message& question) {
 }  // namespace
 
 Message answer(Message& question) {
-  switch (question.get<char>()) {
-    case 'm':
-      return matched(question);
-    case 'g':
-      return gathered(question);
-    default:
-      return decoded(question);
-  }
+  const char what = question.get<char>();
+  if (what == 'm') return matched(question);
+  if (what == 'g') return gathered(question);
+  return decoded(question);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -221,9 +196,8 @@ double forward_time(int rows) {
 
 // Seconds of the student's gather: these rows of 12 layers, 12 heads of 64, after 100 positions.
 double gather_time(const std::vector<int>& rows) {
-  Cache cache(12, 12, 128, 64);
-  std::fill(cache.k.begin(), cache.k.end(), 1.0f);
-  std::fill(cache.v.begin(), cache.v.end(), 1.0f);
+  Cache cache{12, 12, 128, 64};
+  for (auto* list : {&cache.k, &cache.v}) std::fill(list->begin(), list->end(), 1.0f);
   return fastest(5, [&] { cache.keep(100, rows, 0); });
 }
 // Seconds of the student's match, where every first child is right.
@@ -242,11 +216,11 @@ void measure() {
     const char* name;
     std::vector<int> parent;
   } shapes[] = {{"none", {-1}},
-                {"chain:3", {-1, 0, 1, 2}},
-                {"chain:6", {-1, 0, 1, 2, 3, 4, 5}},
+                {"chain:3", chain(4)},
+                {"chain:6", chain(7)},
                 {"tree:2x2", {-1, 0, 1, 1, 0, 4, 4}},
                 {"tree:3x2", {-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12}},
-                {"chain:14", {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}}};
+                {"chain:14", chain(15)}};
   constexpr int count = 400;
   printf("Tokens for each forward, over %d tokens, where the drafter's best token is right this often;\n", count);
   printf("the second is right in half of the other places\n\n  shape       nodes");
@@ -258,8 +232,8 @@ void measure() {
     tokens.emplace_back();
     printf("  %-10s %6d", shape.name, tree.size() - 1);
     for (int percent = 30; percent <= 90; percent += 20) {
-      Decoding decoding(tree, 50, percent, 0, 5, {1, 2, 3}, 3 + count);
-      while (int(decoding.text.size()) < 3 + count) decoding.step();
+      Decoding decoding{tree, 50, percent, 0, 5, {1, 2, 3}, 3 + count};
+      decoding.run();
       tokens.back().push_back(double(decoding.text.size() - 3) / decoding.forwards);
       printf("%11.2f", tokens.back().back());
     }

@@ -44,11 +44,10 @@ Growth grown(int root, int budget, int deepest, const Guesses& guesses_after, st
 Message answer(Message& question) {
   Message answer;
   for (int many = question.get<int>(); many > 0; many--) {
-    const auto [kind, most, root, budget, deepest] = question.get<std::array<int, 5>>();
+    const auto its = question.get<Asked>();
     std::vector<int> asked;
-    const int its_kind = kind, its_most = most;
-    const Growth growth = grown(
-        root, budget, deepest, [&](uint64_t path, int last) { return guesses(path, last, its_most, its_kind); }, asked);
+    const auto after = [&](uint64_t path, int last) { return guesses(path, last, its.most, its.kind); };
+    const Growth growth = grown(its.root, its.budget, its.deepest, after, asked);
     answer.put(growth.token).put(growth.parent).put(growth.reach).put(asked);
   }
   return answer;

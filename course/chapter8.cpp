@@ -7,6 +7,7 @@
 #include "course/lanes.h"
 #include "course/places8.h"
 #include "course/student.h"
+#include "course/text6.h"
 #include "sample.h"
 
 using namespace nanospec;
@@ -68,11 +69,6 @@ Message picks(Message& question) {
 // ---------------------------------------------------------------------------------------------------------------
 // Decoding: a model whose logits are a hash of the text, and full trees, whose nodes are numbered level by level
 
-uint64_t mixed(uint64_t hash, uint64_t with) {
-  hash = (hash ^ with) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
-}
-
 struct Decoding {
   int V, depth, width, order, count;  // order: of a forward's rows: 0 from the first on, 1 from the last, 2 mixed
   Place place;                        // of the text's first token
@@ -133,16 +129,12 @@ struct Decoding {
 }  // namespace
 
 Message answer(Message& question) {
-  switch (question.get<char>()) {
-    case 'n':
-      return noises(question);
-    case 'p':
-      return picks(question);
-    default: {  // V, depth, width, order, count, place -> the text
-      const auto [V, depth, width, order, count] = question.get<std::array<int, 5>>();
-      return Message().put(Decoding{V, depth, width, order, count, question.get<Place>()}.run());
-    }
-  }
+  const char what = question.get<char>();
+  if (what == 'n') return noises(question);
+  if (what == 'p') return picks(question);
+  // V, depth, width, order, count, place -> the text
+  const auto [V, depth, width, order, count] = question.get<std::array<int, 5>>();
+  return Message().put(Decoding{V, depth, width, order, count, question.get<Place>()}.run());
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 // course/checks10.cpp: the grader's checks of chapter 10: the kernels' bits in three orders of threads, and what
 // attention does to reach them.
+#include <limits>
+
 #include "course/trees.h"
 
 namespace course {
@@ -55,7 +57,7 @@ void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders) {
   for (int order = 0; order < (all_orders ? 3 : 1); order++) {
     Message answer = judge.student.ask(launch.question(3, order));
     const auto got = answer.list<float>();
-    const int D = launch.sizes.D, H = launch.sizes.H;
+    const int D = launch.D, H = launch.H;
     same_bits(got, right, [&](int i) {
       return line_of(kOrders[order], ": ", H, " heads of ", D, ", pasts ", launch.past, ": out of row ", i / (H * D),
                      ", head ", i / D % H, ", channel ", i % D);
@@ -67,12 +69,9 @@ void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders) {
 // Of one launch, the student's and the reference's.
 std::pair<Counted, Counted> counted(Examiner& judge) {
   const Trees launch(judge, 4, 2, 64, {90, 17}, 13);
-  Message got = judge.student.ask(launch.question(3, 0)), right = judge.reference.ask(launch.question(3, 0));
-  got.list<float>();
-  right.list<float>();
-  const auto of_student = got.get<Counted>();
-  return {of_student, right.get<Counted>()};
+  return {counts_of(judge.student, launch, 3), counts_of(judge.reference, launch, 3)};
 }
+
 }  // namespace
 
 Chapter chapter10() {
@@ -125,7 +124,7 @@ Chapter chapter10() {
           const auto [got, right] = counted(judge);
           within("bank conflicts in shared memory", got.conflicts, double(right.conflicts) + 100);
         }}},
-      {{"5.2", "return course::sees_by_parents(i, j);"}}};
+      kMask};
 }
 
 }  // namespace course

@@ -11,7 +11,7 @@ void same_as_reference(Examiner& judge, const Trees& launch, bool all_orders = f
     Message answer = judge.student.ask(launch.question(11, order));
     const auto got = answer.list<float>();
     no_race(judge.student, answer.get<Counted>(), kOrders[order]);
-    const int D = launch.sizes.D, H = launch.sizes.H;
+    const int D = launch.D, H = launch.H;
     same_bits(got, right, [&](int i) {
       const int row = i / (H * D), root = launch.root[row], position = launch.past[root] + launch.depth[row];
       return line_of(kOrders[order], ": ", H, " heads of ", D, ", pasts ", launch.past, ": out of row ", row, " (row ",
@@ -27,15 +27,8 @@ struct Counts {
 };
 Counts counted(Examiner& judge) {
   const Trees launch(judge, 1, 1, 64, {40}, 16);
-  Counts counts;
-  for (auto [chapter, whose, to] : {std::tuple<int, Answerer*, Counted*>{11, &judge.student, &counts.got},
-                                    {11, &judge.reference, &counts.right},
-                                    {10, &judge.reference, &counts.row_by_row}}) {
-    Message answer = whose->ask(launch.question(chapter, 0));
-    answer.list<float>();
-    *to = answer.get<Counted>();
-  }
-  return counts;
+  return {counts_of(judge.student, launch, 11), counts_of(judge.reference, launch, 11),
+          counts_of(judge.reference, launch, 10)};
 }
 
 }  // namespace
@@ -70,7 +63,7 @@ Chapter chapter11() {
               const auto [got, right, row_by_row] = counted(judge);
               within("bank conflicts in shared memory", got.conflicts, double(right.conflicts) + 100);
             }}},
-          {{"5.2", "return course::sees_by_parents(i, j);"}}};
+          kMask};
 }
 
 }  // namespace course

@@ -6,12 +6,6 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-Numbers doubles(Examiner& judge, size_t n, double largest) {
-  Numbers list(n);
-  for (double& x : list) x = (2 * judge.unit() - 1) * largest;
-  return list;
-}
-
 // What all numbers from this one on have in common with the right ones, for who looks for the mistake.
 std::string hint(const Numbers& got, const Numbers& right, size_t at) {
   if (std::isnan(got[at])) return " (it was not written)";
@@ -46,15 +40,9 @@ struct Losses {
 };
 
 void cross_entropy(Examiner& judge, Losses sizes, double largest = 4) {
-  std::vector<int> target;
-  for (int row = 0; row < sizes.rows; row++) target.push_back(judge.below(sizes.V));
-  Numbers logits = doubles(judge, size_t(sizes.rows) * sizes.row_stride, largest);
-  const auto ask = [&](Answerer& who) {
-    const struct {
-      int numbers[6];
-    } first{{sizes.rows, sizes.V, sizes.row_stride, sizes.lanes, sizes.gradient, sizes.by_differences}};
-    return who.ask(Message().put('c').put(first).put(sizes.scale).put(target).put(logits));
-  };
+  const std::vector<int> target = times(sizes.rows, [&] { return judge.below(sizes.V); });
+  Numbers logits = judge.numbers<double>(size_t(sizes.rows) * sizes.row_stride, largest);
+  const auto ask = [&](Answerer& who) { return who.ask(Message().put('c').put(sizes).put(target).put(logits)); };
   Message got = ask(judge.student);
   sizes.by_differences = 1;
   Message right = ask(judge.reference);
@@ -84,10 +72,10 @@ void one_product(Examiner& judge) {
   const int rows = 4, K = 5, N = 6;
   for (int i = 0; i < 40; i++) {
     const int row = judge.below(rows), k = judge.below(K), n = judge.below(N);
-    Numbers x(rows * K, 0), dy(rows * N, 0), before = doubles(judge, K * N, 1);
+    Numbers x(rows * K, 0), dy(rows * N, 0), before = judge.numbers<double>(K * N, 1);
     x[size_t(row * K + k)] = judge.unit() + 1;
     dy[size_t(row * N + n)] = judge.unit() - 2;
-    const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, K, N, 0};
+    const std::array<int, 6> sizes{rows, K, N, K, N, 0};
     const Message question = Message().put('m').put(sizes).put(x).put(dy).put(before);
     near(judge.student.ask(question).list<double>(), judge.reference.ask(question).list<double>(), 1e-9, [&](int at) {
       return line_of("x has one number that is not 0, ", x[size_t(row * K + k)], " in row ", row, ", input ", k,
@@ -98,9 +86,9 @@ void one_product(Examiner& judge) {
 }
 void many_products(Examiner& judge, int rows, int K, int N, int lanes) {
   const int x_row = K + judge.between(1, 4), dy_row = N + judge.between(1, 4);  // longer: a wrong length is seen
-  const Numbers x = doubles(judge, size_t(rows * x_row), 1), dy = doubles(judge, size_t(rows * dy_row), 1),
-                before = doubles(judge, size_t(K * N), 1);
-  const struct { int rows, K, N, x_row, dy_row, lanes; } sizes{rows, K, N, x_row, dy_row, lanes};
+  const Numbers x = judge.numbers<double>(size_t(rows * x_row), 1),
+                dy = judge.numbers<double>(size_t(rows * dy_row), 1), before = judge.numbers<double>(size_t(K * N), 1);
+  const std::array<int, 6> sizes{rows, K, N, x_row, dy_row, lanes};
   const Message question = Message().put('m').put(sizes).put(x).put(dy).put(before);
   near(judge.student.ask(question).list<double>(), judge.reference.ask(question).list<double>(), 1e-9, [&](int at) {
     return line_of(rows, " rows of ", K, " inputs (a row of x has ", x_row, " numbers) and ", N,
@@ -117,14 +105,11 @@ struct Heads {
 
 // parent: of the tree's rows.
 void attention(Examiner& judge, const Heads& heads, const std::vector<int>& parent, double largest = 1) {
-  std::vector<int> depth;
-  for (int above : parent) depth.push_back(above < 0 ? 0 : depth[size_t(above)] + 1);
   const int rows = int(parent.size()), columns = (heads.H + 2 * heads.KV) * heads.D;
-  const Numbers qkv = doubles(judge, size_t((heads.past + rows) * columns), largest),
-                dout = doubles(judge, size_t(rows * heads.H * heads.D), 1);
+  const Numbers qkv = judge.numbers<double>(size_t((heads.past + rows) * columns), largest),
+                dout = judge.numbers<double>(size_t(rows * heads.H * heads.D), 1);
   const auto question = [&](int by_differences) {
-    const struct { int numbers[6]; } sizes{{heads.H, heads.KV, heads.D, heads.past, heads.lanes, by_differences}};
-    return Message().put('a').put(sizes).put(depth).put(qkv).put(dout);
+    return Message().put('a').put(heads).put(by_differences).put(depths_of(parent)).put(qkv).put(dout);
   };
   Message right = judge.reference.ask(question(1));
   const Numbers slope = right.list<double>(), out = right.list<double>(), log_sum = right.list<double>();
@@ -148,12 +133,6 @@ void attention(Examiner& judge, const Heads& heads, const std::vector<int>& pare
                                                              : " (from p, which you store)",
                    ",");
   });
-}
-
-std::vector<int> chain(int rows) {
-  std::vector<int> parent;
-  for (int i = 0; i < rows; i++) parent.push_back(i - 1);
-  return parent;
 }
 
 }  // namespace
@@ -199,7 +178,7 @@ Chapter chapter12() {
             [](Examiner& judge) {
               attention(judge, {2, 1, 5, 2, 1}, judge.shape(6, 0.5), 2);
             }}},
-          {{"5.2", "return course::sees_by_parents(i, j);"}}};
+          kMask};
 }
 
 }  // namespace course

@@ -48,9 +48,7 @@ struct Language {
 
 Guesses ask(Examiner& judge, char what, const std::vector<int>& written) {
   Message answer = judge.student.ask(Message().put(what).put(written));
-  Guesses guesses;
-  guesses.token = answer.list<int>();
-  guesses.parent = answer.list<int>();
+  const Guesses guesses{answer.list<int>(), answer.list<int>()};
   const auto wrong = [&](int node, const std::string& what_is) {
     not_passed("tree with parents ", guesses.parent, ", tokens ", guesses.token, ": node ", node, what_is);
   };
@@ -103,8 +101,7 @@ Chapter chapter13() {
           "the race",
           {{"every tree is a tree", 4, [](Examiner& judge) { laps(judge, 2, 200); }},
            {"faster than plain decoding", 3, [](Examiner& judge) { race(judge, 1.0001); }},
-           {"the race: half as fast again as plain decoding", 3, [](Examiner& judge) { race(judge, 1.5); }}},
-          {}};
+           {"the race: half as fast again as plain decoding", 3, [](Examiner& judge) { race(judge, 1.5); }}}};
 }
 
 }  // namespace course

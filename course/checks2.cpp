@@ -14,10 +14,7 @@ struct Outcome {
 
 Outcome run(Answerer& who, const Heads& heads, const std::vector<int>& forwards, const std::vector<float>& qkv) {
   Message answer = who.ask(Message().put(heads).put(forwards).put(qkv));
-  Outcome outcome;
-  outcome.out = answer.list<float>();
-  outcome.log_sum = answer.list<float>();
-  return outcome;
+  return {answer.list<float>(), answer.list<float>()};
 }
 
 std::vector<float> queries_keys_values(Examiner& judge, const Heads& heads, int length, double largest = 1) {
@@ -73,15 +70,12 @@ void incremental_equals_full(Examiner& judge, const Heads& heads, int length) {
 
 // A row of a tree has the bits that it has at the end of a text: what is behind the root, then the row's path.
 void tree_equals_text(Examiner& judge, const Heads& heads, const std::vector<int>& pasts, int rows) {
-  const struct { int trees, H, KV, D; } sizes{0, heads.H, heads.KV, heads.D};
-  Message question = Message().put(sizes).put(pasts);
+  Message question = Message().put(std::array<int, 4>{0, heads.H, heads.KV, heads.D}).put(pasts);
   std::vector<std::vector<int>> parents;
   std::vector<std::vector<float>> texts, trees;
   for (int past : pasts) {
     parents.push_back(judge.shape(rows, 0.5));
-    std::vector<int> depth;
-    for (int above : parents.back()) depth.push_back(above < 0 ? 0 : depth[size_t(above)] + 1);
-    question.put(depth);
+    question.put(depths_of(parents.back()));
     texts.push_back(queries_keys_values(judge, heads, past));
     trees.push_back(queries_keys_values(judge, heads, rows));
   }
@@ -151,7 +145,7 @@ Chapter chapter2() {
               near(got.log_sum, right.log_sum, 3,
                    [&](int i) { return line_of("log_sum of position ", i / heads.H, ", head ", i % heads.H); });
             }}},
-          {{"5.2", "return course::sees_by_parents(i, j);"}}};
+          kMask};
 }
 
 }  // namespace course

@@ -14,9 +14,7 @@ struct Text {
 };
 
 Text text(Examiner& judge, int n, int v, int used) {  // tokens below `used` alone occur
-  Text text{{}, v};
-  for (int i = 0; i < n; i++) text.tokens.push_back(std::min(judge.below(used), judge.below(used)));
-  return text;
+  return {times(n, [&] { return std::min(judge.below(used), judge.below(used)); }), v};
 }
 
 std::vector<std::vector<float>> tables(Answerer& program, const std::vector<Text>& texts) {
@@ -33,9 +31,6 @@ std::vector<std::vector<float>> tables(Answerer& program, const std::vector<Text
   }
   return all;
 }
-
-// What a row's sum may mean.
-const char* of_sum(double sum) { return sum > 1 ? "more than 1: what is it divided by?" : "less than 1"; }
 
 void right_tables(Examiner& judge, const std::vector<Text>& texts) {
   const auto all = tables(judge.reference, texts), got = tables(judge.student, texts);
@@ -76,7 +71,7 @@ void rows_sum_to_one(Examiner& judge, const std::vector<Text>& texts) {
       }
       if (std::fabs(sum - 1) > 1e-5)
         not_passed("text ", texts[t].tokens, ", V ", texts[t].v, ": the chances after token ", c, " add up to ", sum,
-                   ", ", of_sum(sum));
+                   sum > 1 ? ", more than 1: what is it divided by?" : ", less than 1");
     }
 }
 
@@ -93,12 +88,6 @@ Row row(Examiner& judge, int v, int width, int levels, double none) {
     row.logits.push_back(judge.unit() >= none ? logit : judge.below(2) ? -INFINITY : NAN);
   }
   return row;
-}
-
-std::string shown(const std::vector<float>& list) {
-  std::string text = "[";
-  for (size_t i = 0; i < list.size() && i < 12; i++) text += (i ? " " : "") + text_of(list[i]);
-  return text + (list.size() > 12 ? " ...]" : "]");
 }
 
 // What is wrong with the candidates of a row, beginning with the place; "" if nothing is. Right ones are known by their
@@ -166,7 +155,7 @@ void candidates(Examiner& judge, const std::vector<Row>& rows) {
     const auto chance = answer.list<float>();
     const std::string wrong = wrong_in(row, found, token, chance);
     if (!wrong.empty())
-      not_passed("logits ", shown(row.logits), ", V ", int(row.logits.size()), ", width ", row.width, ": ", wrong);
+      not_passed("logits ", row.logits, ", V ", int(row.logits.size()), ", width ", row.width, ": ", wrong);
   }
 }
 
@@ -185,12 +174,11 @@ Chapter chapter3() {
             }},
            {"bigram_table: 300 texts", 2,
             [](Examiner& judge) {
-              std::vector<Text> texts;
-              for (int i = 0; i < 300; i++) {
+              const auto one = [&] {
                 const int v = judge.between(1, 20);
-                texts.push_back(text(judge, judge.between(2, 200), v, judge.between(1, v)));
-              }
-              right_tables(judge, texts);
+                return text(judge, judge.between(2, 200), v, judge.between(1, v));
+              };
+              right_tables(judge, times(300, one));
             }},
            {"bigram_table: no token, one token", 1,
             [](Examiner& judge) {
@@ -198,35 +186,31 @@ Chapter chapter3() {
             }},
            {"top_candidates: 2,000 rows", 2,
             [](Examiner& judge) {
-              std::vector<Row> rows;
-              for (int i = 0; i < 2000; i++)
-                rows.push_back(row(judge, judge.between(1, 120), judge.between(1, 12), 1 << 20, 0));
-              candidates(judge, rows);
+              const auto one = [&] { return row(judge, judge.between(1, 120), judge.between(1, 12), 1 << 20, 0); };
+              candidates(judge, times(2000, one));
             }},
            {"top_candidates: equal scores", 1,
             [](Examiner& judge) {
-              std::vector<Row> rows;
-              for (int i = 0; i < 500; i++)
-                rows.push_back(row(judge, judge.between(1, 60), judge.between(1, 9), judge.between(1, 6), 0));
-              candidates(judge, rows);
+              const auto one = [&] {
+                return row(judge, judge.between(1, 60), judge.between(1, 9), judge.between(1, 6), 0);
+              };
+              candidates(judge, times(500, one));
             }},
            {"top_candidates: tokens that may not be guessed", 1,
             [](Examiner& judge) {
-              std::vector<Row> rows;
-              for (int i = 0; i < 500; i++)
-                rows.push_back(row(judge, judge.between(1, 60), judge.between(1, 9), 1 << 20, judge.unit()));
-              candidates(judge, rows);
+              const auto one = [&] {
+                return row(judge, judge.between(1, 60), judge.between(1, 9), 1 << 20, judge.unit());
+              };
+              candidates(judge, times(500, one));
             }},
-           {"top_candidates: 50,257 tokens", 1,
-            [](Examiner& judge) {
+           {"top_candidates: 50,257 tokens", 1, [](Examiner& judge) {
               for (int way : {0, 1, 2}) {
                 Row one = row(judge, 50257, 8, 1 << 20, 0);
                 if (way > 0) std::sort(one.logits.begin(), one.logits.end());
                 if (way > 1) std::reverse(one.logits.begin(), one.logits.end());
                 candidates(judge, {one});
               }
-            }}},
-          {}};
+            }}}};
 }
 
 }  // namespace course

@@ -34,24 +34,24 @@ Case random_case(Examiner& judge, int V, int drafts, bool zeros) {
   return made;
 }
 
-// A tree of drafts, in preorder; their tokens are to come.
-struct Shape {
-  std::vector<int> parent;
-  int depth(int node) const { return node > 0 ? depth(parent[size_t(node)]) + 1 : 0; }
-};
+// What the rule says of a tree, with this script of answers. p, q: of each node.
+Message ask(Answerer& student, int V, Drafts drafts, const std::vector<int>& token, const std::vector<int>& parent,
+            const std::vector<double>& p, const std::vector<double>& q, const std::vector<int>& script) {
+  return student.ask(Message().put(V).put(drafts).put(token).put(parent).put(p).put(q).put(script));
+}
 
 struct Walk {
   const Case& given;
   Drafts drafts;
-  const Shape& shape;
+  const std::vector<int>&parent, &depth;  // of a tree in preorder
   Answerer& student;
   const std::vector<int>& token;             // of the nodes; [0] is the root's
   std::map<std::vector<int>, double>& mass;  // of each text of as many tokens as there are depths
 
   std::vector<double> by_node(const std::vector<double>& rows) const {
     std::vector<double> all;
-    for (int node = 0; node < int(token.size()); node++) {
-      const auto row = rows.begin() + long(shape.depth(node)) * given.V;
+    for (size_t node = 0; node < token.size(); node++) {
+      const auto row = rows.begin() + long(depth[node]) * given.V;
       all.insert(all.end(), row, row + given.V);
     }
     return all;
@@ -61,14 +61,7 @@ struct Walk {
   void follow(std::vector<int>& script, double chance) {
     if (chance <= 0) return;
     if (script.size() > 4 * token.size()) not_passed("the rule goes on asking: ", int(script.size()), " times");
-    Message answer = student.ask(Message()
-                                     .put(given.V)
-                                     .put(drafts)
-                                     .put(token)
-                                     .put(shape.parent)
-                                     .put(by_node(given.p))
-                                     .put(by_node(given.q))
-                                     .put(script));
+    Message answer = ask(student, given.V, drafts, token, parent, by_node(given.p), by_node(given.q), script);
     const char what = answer.get<char>();
     if (what == 'v') return verdict(answer, chance);
     const int node = answer.get<int>();
@@ -83,7 +76,7 @@ struct Walk {
     } else {
       double sum = 0;
       for (int x = 0; x < given.V; x++) {
-        chances.push_back(what == 'p' ? given.p_at(shape.depth(node), x) : weights[x]);
+        chances.push_back(what == 'p' ? given.p_at(depth[size_t(node)], x) : weights[x]);
         if (!(chances.back() >= 0)) not_passed("draw: a weight is ", chances.back());
         sum += chances.back();
       }
@@ -100,12 +93,12 @@ struct Walk {
   void verdict(Message& answer, double chance) {
     const auto rows = answer.list<int>(), tokens = answer.list<int>();
     const auto wrong = [&](const char* what) {
-      not_passed(drafts == Drafts::kChain ? "chain " : "tree with parents " + text_of(shape.parent) + ", tokens ",
-                 token, ": a verdict of rows ", rows, ", tokens ", tokens, ": ", what);
+      not_passed(drafts == Drafts::kChain ? "chain " : "tree with parents " + text_of(parent) + ", tokens ", token,
+                 ": a verdict of rows ", rows, ", tokens ", tokens, ": ", what);
     };
     if (rows.empty() || rows.size() != tokens.size()) wrong("as many rows as tokens, the root first");
     for (size_t i = 0; i < rows.size(); i++) {
-      if (rows[i] < 0 || rows[i] >= int(token.size()) || shape.parent[size_t(rows[i])] != (i > 0 ? rows[i - 1] : -1))
+      if (rows[i] < 0 || rows[i] >= int(token.size()) || parent[size_t(rows[i])] != (i > 0 ? rows[i - 1] : -1))
         wrong(drafts == Drafts::kChain ? "the rows are 0, 1, 2, ... of the chain"
                                        : "the rows are a path: the root, a child of it, a child of that, ...");
       if (tokens[i] < 0 || tokens[i] >= given.V) wrong("a token that the vocabulary lacks");
@@ -134,17 +127,18 @@ double plain_chance(const Case& given, const std::vector<int>& text) {
 }
 
 // Draws every token of the tree from q, follows the rule in every way, and compares with plain decoding.
-void exact(Examiner& judge, const Case& given, Drafts drafts, const Shape& shape) {
+void exact(Examiner& judge, const Case& given, Drafts drafts, const std::vector<int>& parent) {
   std::map<std::vector<int>, double> mass;
+  const std::vector<int> depths = depths_of(parent);
   std::vector<int> token = {0};
   const std::function<void(double)> draw = [&](double chance) {
     if (chance <= 0) return;
     const size_t node = token.size();
-    if (node < shape.parent.size()) {
+    if (node < parent.size()) {
       std::vector<bool> taken(size_t(given.V), false);  // by an earlier sibling
       for (size_t i = 1; i < node && drafts == Drafts::kDistinct; i++)
-        if (shape.parent[i] == shape.parent[node]) taken[size_t(token[i])] = true;
-      const int depth = shape.depth(shape.parent[node]);
+        if (parent[i] == parent[node]) taken[size_t(token[i])] = true;
+      const int depth = depths[size_t(parent[node])];
       double left = 0;
       for (int x = 0; x < given.V; x++) left += taken[size_t(x)] ? 0 : given.q_at(depth, x);
       for (int x = 0; x < given.V; x++) {
@@ -156,7 +150,7 @@ void exact(Examiner& judge, const Case& given, Drafts drafts, const Shape& shape
       return;
     }
     std::vector<int> script;
-    Walk{given, drafts, shape, judge.student, token, mass}.follow(script, chance);
+    Walk{given, drafts, parent, depths, judge.student, token, mass}.follow(script, chance);
   };
   draw(1);
   double distance = 0, farthest = 0;
@@ -170,18 +164,14 @@ void exact(Examiner& judge, const Case& given, Drafts drafts, const Shape& shape
     }
   }
   if (!(distance < 1e-12))
-    not_passed("vocabulary ", given.V, ", ", int(shape.parent.size()) - 1, " drafts",
-               drafts == Drafts::kChain ? "" : " with parents " + text_of(shape.parent), ": total variation ", distance,
+    not_passed("vocabulary ", given.V, ", ", int(parent.size()) - 1, " drafts",
+               drafts == Drafts::kChain ? "" : " with parents " + text_of(parent), ": total variation ", distance,
                " from plain decoding; the text ", where, " has chance ", plain_chance(given, where) + farthest,
                ", should be ", plain_chance(given, where));
 }
 
 // A chain of as many drafts as the case has places for.
-void exact(Examiner& judge, const Case& given) {
-  Shape chain;
-  for (int node = 0; node < given.depths(); node++) chain.parent.push_back(node - 1);
-  exact(judge, given, Drafts::kChain, chain);
-}
+void exact(Examiner& judge, const Case& given) { exact(judge, given, Drafts::kChain, chain(given.depths())); }
 // After the last token is rejected, each of the others may come: so a q that is wrong for the second sibling shows.
 const std::vector<double> kP = {0.45, 0.45, 0.1}, kQ = {0.1, 0.3, 0.6};
 
@@ -193,7 +183,7 @@ void judges_the_second(Examiner& judge, Drafts drafts) {
     qs.insert(qs.end(), kQ.begin(), kQ.end());
   }
   const std::vector<int> token = {0, 2, 1}, parent = {-1, 0, 0}, rejected = {0};
-  Message answer = judge.student.ask(Message().put(3).put(drafts).put(token).put(parent).put(ps).put(qs).put(rejected));
+  Message answer = ask(judge.student, 3, drafts, token, parent, ps, qs, rejected);
   const char call = answer.get<char>();
   const int node = call == 'a' ? answer.get<int>() : -1;
   if (call != 'a' || node != 2)
@@ -206,54 +196,47 @@ void siblings(Examiner& judge, Drafts drafts) {
   Case known = random_case(judge, 3, 1, false);
   std::copy(kP.begin(), kP.end(), known.p.begin());
   std::copy(kQ.begin(), kQ.end(), known.q.begin());
-  exact(judge, known, drafts, {{-1, 0, 0}});
-  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0}});
-  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0, 0}});
+  exact(judge, known, drafts, {-1, 0, 0});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {-1, 0});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {-1, 0, 0});
   // Where q has no second token, none can be drawn without replacement.
-  exact(judge, random_case(judge, 4, 1, drafts == Drafts::kIndependent), drafts, {{-1, 0, 0}});
-  exact(judge, random_case(judge, 3, 1, false), drafts, {{-1, 0, 0, 0}});
-  exact(judge, random_case(judge, 3, 2, false), drafts, {{-1, 0, 1, 0}});
-  exact(judge, random_case(judge, 2, 2, false), drafts, {{-1, 0, 1, 1, 0, 4}});
+  exact(judge, random_case(judge, 4, 1, drafts == Drafts::kIndependent), drafts, {-1, 0, 0});
+  exact(judge, random_case(judge, 3, 1, false), drafts, {-1, 0, 0, 0});
+  exact(judge, random_case(judge, 3, 2, false), drafts, {-1, 0, 1, 0});
+  exact(judge, random_case(judge, 2, 2, false), drafts, {-1, 0, 1, 1, 0, 4});
 }
 
 }  // namespace
 
 Chapter chapter4() {
-  return {4,
-          "speculative sampling",
-          {{"no draft: a token of p", 1, [](Examiner& judge) { exact(judge, random_case(judge, 4, 0, false)); }},
-           {"p = q: every draft is accepted", 1,
-            [](Examiner& judge) {
-              Case same = random_case(judge, 3, 2, false);
-              same.q = same.p;
-              exact(judge, same);
-              Message answer = judge.student.ask(Message()
-                                                     .put(same.V)
-                                                     .put(Drafts::kChain)
-                                                     .put(std::vector<int>{0, 1, 2})
-                                                     .put(std::vector<int>{-1, 0, 1})
-                                                     .put(same.p)
-                                                     .put(same.q)
-                                                     .put(std::vector<int>{1, 1, 0}));
-              if (answer.get<char>() != 'v' || answer.list<int>().size() != 3)
-                not_passed("both drafts were accepted, and the verdict should have 3 rows");
-            }},
-           {"one draft: the distribution is p", 2,
-            [](Examiner& judge) {
-              for (int V : {2, 3, 5}) exact(judge, random_case(judge, V, 1, false));
-            }},
-           {"chains of two and three", 2,
-            [](Examiner& judge) {
-              exact(judge, random_case(judge, 3, 2, false));
-              exact(judge, random_case(judge, 2, 3, false));
-            }},
-           {"tokens of chance 0", 1,
-            [](Examiner& judge) {
-              for (int i = 0; i < 12; i++) exact(judge, random_case(judge, 4, 1 + i % 2, true));
-            }},
-           {"siblings, drawn independently", 2, [](Examiner& judge) { siblings(judge, Drafts::kIndependent); }},
-           {"siblings, drawn without replacement", 1, [](Examiner& judge) { siblings(judge, Drafts::kDistinct); }}},
-          {}};
+  return {
+      4,
+      "speculative sampling",
+      {{"no draft: a token of p", 1, [](Examiner& judge) { exact(judge, random_case(judge, 4, 0, false)); }},
+       {"p = q: every draft is accepted", 1,
+        [](Examiner& judge) {
+          Case same = random_case(judge, 3, 2, false);
+          same.q = same.p;
+          exact(judge, same);
+          Message answer = ask(judge.student, same.V, Drafts::kChain, {0, 1, 2}, chain(3), same.p, same.q, {1, 1, 0});
+          if (answer.get<char>() != 'v' || answer.list<int>().size() != 3)
+            not_passed("both drafts were accepted, and the verdict should have 3 rows");
+        }},
+       {"one draft: the distribution is p", 2,
+        [](Examiner& judge) {
+          for (int V : {2, 3, 5}) exact(judge, random_case(judge, V, 1, false));
+        }},
+       {"chains of two and three", 2,
+        [](Examiner& judge) {
+          exact(judge, random_case(judge, 3, 2, false));
+          exact(judge, random_case(judge, 2, 3, false));
+        }},
+       {"tokens of chance 0", 1,
+        [](Examiner& judge) {
+          for (int i = 0; i < 12; i++) exact(judge, random_case(judge, 4, 1 + i % 2, true));
+        }},
+       {"siblings, drawn independently", 2, [](Examiner& judge) { siblings(judge, Drafts::kIndependent); }},
+       {"siblings, drawn without replacement", 1, [](Examiner& judge) { siblings(judge, Drafts::kDistinct); }}}};
 }
 
 }  // namespace course

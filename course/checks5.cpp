@@ -1,5 +1,7 @@
 // course/checks5.cpp: the grader's checks of chapter 5: trees in preorder and the mask. What is right is not computed a
 // second time: it is known by its properties, and by walking from parent to parent.
+#include <algorithm>
+
 #include "course/judge.h"
 
 namespace course {
@@ -23,11 +25,6 @@ Grown grown(Examiner& judge, int n, double bushy, double drops) {
   return growth;
 }
 
-int depth_of(const std::vector<int>& parent, int node) {
-  int depth = 0;
-  for (; parent[node] >= 0; node = parent[node]) depth++;
-  return depth;
-}
 bool is_above(const std::vector<int>& parent, int low, int high) {  // or the same
   for (int node = low; node >= 0; node = parent[node])
     if (node == high) return true;
@@ -55,11 +52,11 @@ std::vector<int> nodes_by_parents(const Grown& growth, const std::vector<int>& p
 
 // What is wrong with a growth's tree, beginning with the place; "" if nothing is.
 std::string wrong_in(const Grown& growth, const Flat& tree) {
-  int kept = 0;
-  for (char dropped : growth.dropped) kept += !dropped;
+  const int kept = int(std::count(growth.dropped.begin(), growth.dropped.end(), 0));
   for (const auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
     if (int(list->size()) != kept) return line_of(int(list->size()), " entries in a list, should be ", kept);
   std::vector<int> place(growth.size(), -1);
+  const std::vector<int> depth = depths_of(growth.parent);
   const auto at = [&](int row) { return "row " + std::to_string(row); };
   // Where parents and tokens say which node each row is, and origin says something else, origin is wrong.
   const std::vector<int> node = nodes_by_parents(growth, tree.parent);
@@ -80,25 +77,22 @@ std::string wrong_in(const Grown& growth, const Flat& tree) {
     if (parent >= i) return line_of(at(i), ": its parent ", parent, " comes later");
     if (tree.token[i] != growth.token[from])
       return line_of(at(i), ": token is ", tree.token[i], ", should be ", growth.token[from]);
-    const int depth = depth_of(growth.parent, from);
-    if (tree.depth[i] != depth) return line_of(at(i), ": depth is ", tree.depth[i], ", should be ", depth);
+    if (tree.depth[i] != depth[from]) return line_of(at(i), ": depth is ", tree.depth[i], ", should be ", depth[from]);
     // Preorder: what follows a node is below the node before it, or below one of that one's ancestors.
     if (i > 0 && !is_above(tree.parent, i - 1, parent))
       return line_of(at(i), ": it stands behind row ", i - 1, ", after the end of the subtree of its parent ", parent);
   }
-  std::vector<int> last_child(kept, -1), descendants(kept, 0);
-  for (int i = 0; i < kept; i++) {
-    for (int node = i; node >= 0; node = tree.parent[node]) descendants[node]++;
-    if (i == 0) continue;
+  std::vector<int> last_child(kept, -1);
+  for (int i = 1; i < kept; i++) {
     int& before = last_child[tree.parent[i]];
     if (before > tree.origin[i])
       return line_of(at(i), ": siblings stand in the order of their addition, and ", tree.origin[i],
                      " was added before node ", before);
     before = tree.origin[i];
   }
+  const std::vector<int> end = ends_of(tree.parent);
   for (int i = 0; i < kept; i++)
-    if (tree.end[i] != i + descendants[i])
-      return line_of(at(i), ": end is ", tree.end[i], ", should be ", i + descendants[i]);
+    if (tree.end[i] != end[i]) return line_of(at(i), ": end is ", tree.end[i], ", should be ", end[i]);
   return "";
 }
 
@@ -126,10 +120,8 @@ void flattens(Examiner& judge, const std::vector<Grown>& growths) {
 // So many growths, of up to `most` nodes, in questions of some hundred.
 void flattens(Examiner& judge, int many, int most, double drops) {
   for (int done = 0; done < many; done += 500) {
-    std::vector<Grown> growths;
-    for (int i = done; i < std::min(done + 500, many); i++)
-      growths.push_back(grown(judge, judge.between(1, most), judge.unit(), drops));
-    flattens(judge, growths);
+    const auto one = [&] { return grown(judge, judge.between(1, most), judge.unit(), drops); };
+    flattens(judge, times(std::min(500, many - done), one));
   }
 }
 
@@ -137,26 +129,19 @@ void flattens(Examiner& judge, int many, int most, double drops) {
 Flat in_preorder(Examiner& judge, int n) {
   Flat tree;
   tree.parent = judge.shape(n, judge.unit());
-  for (int i = 0; i < n; i++) {
-    tree.token.push_back(judge.below(1000));
-    tree.depth.push_back(depth_of(tree.parent, i));
-    tree.end.push_back(0);
-    for (int node = i; node >= 0; node = tree.parent[node]) tree.end[node] = i + 1;
-  }
+  for (int i = 0; i < n; i++) tree.token.push_back(judge.below(1000));
+  tree.depth = depths_of(tree.parent);
+  tree.end = ends_of(tree.parent);
   return tree;
 }
 
 // bit: 1 for Tree::sees, 2 for Forest::sees.
 void masks(Examiner& judge, int many, int most, int bit) {
   for (int done = 0; done < many; done += 500) {
-    std::vector<Flat> asked;
+    const std::vector<Flat> asked = times(500, [&] { return in_preorder(judge, judge.between(1, most)); });
     Message question;
     question.put('s').put(500);
-    for (int i = 0; i < 500; i++) {
-      asked.push_back(in_preorder(judge, judge.between(1, most)));
-      const Flat& tree = asked.back();
-      question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
-    }
+    for (const Flat& tree : asked) question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
     Message answer = judge.student.ask(question);
     for (const Flat& tree : asked) {
       const auto mask = answer.list<char>();
@@ -186,8 +171,7 @@ Chapter chapter5() {
            {"flatten: large growths", 1, [](Examiner& judge) { flattens(judge, 50, 400, 0); }},
            {"flatten: dropped nodes stay out", 2, [](Examiner& judge) { flattens(judge, 5000, 20, 0.2); }},
            {"sees, of a Tree: 100,000 trees", 2, [](Examiner& judge) { masks(judge, 100000, 14, 1); }},
-           {"sees, of a Forest", 1, [](Examiner& judge) { masks(judge, 5000, 14, 2); }}},
-          {}};
+           {"sees, of a Forest", 1, [](Examiner& judge) { masks(judge, 5000, 14, 2); }}}};
 }
 
 }  // namespace course

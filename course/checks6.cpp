@@ -45,9 +45,7 @@ void matches(Examiner& judge, int many) {
 
 void gathers(Examiner& judge, int first, const std::vector<int>& kept, int lanes) {
   const int layers = 2, heads = 2, D = judge.between(1, 9), slots = 128;
-  struct {
-    int layers, heads, slots, head_size, first, lanes;
-  } sizes{layers, heads, slots, D, first, lanes};
+  const std::array<int, 6> sizes{layers, heads, slots, D, first, lanes};
   const size_t one = size_t(layers) * heads * D * 2;  // numbers of a slot
   const auto before = judge.numbers(one * slots);
   const auto after = judge.student.ask(Message().put('g').put(sizes).put(kept).put(before)).list<float>();
@@ -71,8 +69,8 @@ struct Shape {
 // One of each kind; of those that look at chances, trees as they grow.
 std::vector<Shape> shapes(Examiner& judge) {
   std::vector<Shape> all = {{"none", {-1}},
-                            {"chain:4", {-1, 0, 1, 2, 3}},
-                            {"chain:12", {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+                            {"chain:4", chain(5)},
+                            {"chain:12", chain(13)},
                             {"tree:1x8", {-1, 0, 0, 0, 0, 0, 0, 0, 0}},
                             {"tree:3x2", {-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12}},
                             {"cartesian:3,1,2", {-1, 0, 1, 2, 2, 0, 5, 6, 6, 0, 9, 10, 10}}};
@@ -83,11 +81,8 @@ std::vector<Shape> shapes(Examiner& judge) {
 void decodes(Examiner& judge, const Shape& shape, int percent, int lanes, int count) {
   const int V = judge.between(20, 60), length = judge.between(1, 9);
   const uint64_t seed = judge.random();
-  std::vector<int> text;
-  for (int i = 0; i < length; i++) text.push_back(judge.below(V));
-  struct {
-    int V, percent, lanes, count;
-  } sizes{V, percent, lanes, count};
+  std::vector<int> text = times(length, [&] { return judge.below(V); });
+  const std::array<int, 4> sizes{V, percent, lanes, count};
   Message answer = judge.student.ask(Message().put('d').put(sizes).put(seed).put(shape.parent).put(text));
   const auto got = answer.list<int>();
   const auto where = [&] {
@@ -120,11 +115,9 @@ Chapter chapter6() {
           "verify and keep",
           {{"match: the tree of the page", 1,
             [](Examiner& judge) {
-              Message answer = judge.student.ask(Message()
-                                                     .put('m')
-                                                     .put(std::vector<int>{7, 3, 8, 9, 5, 2})
-                                                     .put(std::vector<int>{-1, 0, 1, 1, 0, 4})
-                                                     .put(std::vector<int>{3, 9, 1, 4, 6, 6}));
+              const std::vector<int> token = {7, 3, 8, 9, 5, 2}, parent = {-1, 0, 1, 1, 0, 4},
+                                     picks = {3, 9, 1, 4, 6, 6};
+              Message answer = judge.student.ask(Message().put('m').put(token).put(parent).put(picks));
               const auto rows = answer.list<int>(), tokens = answer.list<int>();
               if (rows != std::vector<int>{0, 1, 3} || tokens != std::vector<int>{3, 9, 4})
                 not_passed("rows ", rows, ", tokens ", tokens, ": should be [0 1 3] and [3 9 4]");
@@ -141,12 +134,10 @@ Chapter chapter6() {
             [](Examiner& judge) {
               gathers(judge, 30, {0, 1, 5, 6, 9, 12}, 1);
             }},
-           {"decoding: the bytes of plain decoding, all shapes", 3,
-            [](Examiner& judge) {
+           {"decoding: the bytes of plain decoding, all shapes", 3, [](Examiner& judge) {
               for (const Shape& shape : shapes(judge))
                 for (int percent : {0, 40, 80, 100}) decodes(judge, shape, percent, percent == 40, 40);
-            }}},
-          {}};
+            }}}};
 }
 
 }  // namespace course

@@ -9,25 +9,6 @@
 namespace course {
 namespace {
 
-struct Asked {
-  int kind, most, root, budget, deepest;
-};
-
-// A tree of all, where all are tried.
-struct Grown {
-  std::vector<int> token, parent, depth;
-  std::vector<float> reach;
-  std::vector<uint64_t> path;
-  int size() const { return int(token.size()); }
-  void add(int under, const Guess& guess) {
-    token.push_back(guess.token);
-    parent.push_back(under);
-    depth.push_back(under < 0 ? 0 : depth[size_t(under)] + 1);
-    reach.push_back(under < 0 ? 1 : reach[size_t(under)] * guess.chance);
-    path.push_back(longer_path(under < 0 ? 0 : path[size_t(under)], guess.token));
-  }
-};
-
 std::string named(const Asked& asked) {
   static const char* const kinds[] = {"any chances", "chances of a quarter, a quarter, an eighth, ...",
                                       "few guesses, or none", "one guess each, of chance 0.999",
@@ -38,22 +19,19 @@ std::string named(const Asked& asked) {
 
 // What the student grew, and whom the drafter was asked about.
 struct Answered {
-  std::vector<int> token, parent, asked;
+  std::vector<int> token, parent;
   std::vector<float> reach;
+  std::vector<int> asked;
 };
-std::vector<Answered> ask(Examiner& judge, const std::vector<Asked>& all) {
+// Asks for all in one question; calls f(asked, answered) for each.
+template <class F>
+void each(Examiner& judge, const std::vector<Asked>& all, F f) {
   Message question;
   question.put(int(all.size()));
   for (const Asked& asked : all) question.put(asked);
   Message answer = judge.student.ask(question);
-  std::vector<Answered> answered(all.size());
-  for (Answered& one : answered) {
-    one.token = answer.list<int>();
-    one.parent = answer.list<int>();
-    one.reach = answer.list<float>();
-    one.asked = answer.list<int>();
-  }
-  return answered;
+  for (const Asked& asked : all)
+    f(asked, Answered{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()});
 }
 
 // A node's guess that is no node yet.
@@ -116,79 +94,67 @@ std::string wrong_in(const Asked& asked, const Answered& got) {
 }
 
 void grows(Examiner& judge, const std::vector<Asked>& all) {
-  const std::vector<Answered> answered = ask(judge, all);
-  for (size_t t = 0; t < all.size(); t++) {
-    const std::string wrong = wrong_in(all[t], answered[t]);
-    if (!wrong.empty()) not_passed(named(all[t]), wrong);
-  }
+  each(judge, all, [](const Asked& asked, const Answered& got) {
+    const std::string wrong = wrong_in(asked, got);
+    if (!wrong.empty()) not_passed(named(asked), wrong);
+  });
 }
 
 // Each node at most once, none at the deepest depth, and not the last one of a full tree.
 void asks(Examiner& judge, const std::vector<Asked>& all) {
-  const std::vector<Answered> answered = ask(judge, all);
-  for (size_t t = 0; t < all.size(); t++) {
-    const Answered& got = answered[t];
+  each(judge, all, [](const Asked& asked, const Answered& got) {
     std::set<int> seen;
     for (int node : got.asked) {
-      if (!seen.insert(node).second) not_passed(named(all[t]), "the drafter was asked about node ", node, " twice");
+      if (!seen.insert(node).second) not_passed(named(asked), "the drafter was asked about node ", node, " twice");
       int depth = 0;
       for (int above = node; got.parent.at(size_t(above)) >= 0; above = got.parent.at(size_t(above))) depth++;
-      if (depth >= all[t].deepest)
-        not_passed(named(all[t]), "the drafter was asked about node ", node, ", of depth ", depth,
+      if (depth >= asked.deepest)
+        not_passed(named(asked), "the drafter was asked about node ", node, ", of depth ", depth,
                    ": its children would be too deep");
-      if (node == all[t].budget)
-        not_passed(named(all[t]), "the drafter was asked about node ", node,
+      if (node == asked.budget)
+        not_passed(named(asked), "the drafter was asked about node ", node,
                    ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");
     }
-  }
+  });
 }
 
+// A node of a tree that may be.
+struct Offer {
+  uint64_t path;  // up to it, and with it
+  int token, depth;
+  float reach;
+};
+void offer_below(const Offer& node, const Asked& asked, std::vector<Offer>& offers) {
+  if (node.depth == asked.deepest) return;
+  for (const Guess& guess : guesses(node.path, node.token, asked.most, asked.kind))
+    offers.push_back({longer_path(node.path, guess.token), guess.token, node.depth + 1, node.reach * guess.chance});
+}
 // The largest sum of reach of all trees: what is on offer is taken or left out, one after the other.
-double best_of_all(const Asked& asked, std::vector<Grown>& stack, std::vector<std::pair<int, int>> offers, size_t at,
-                   int left) {
+double best_of_all(const Asked& asked, std::vector<Offer> offers, size_t at, int left) {
   if (left == 0 || at == offers.size()) return 0;
-  const double without = best_of_all(asked, stack, offers, at + 1, left);
-  Grown& growth = stack.back();
-  const auto [under, rank] = offers[at];
-  const Guess guess =
-      guesses(growth.path[size_t(under)], growth.token[size_t(under)], asked.most, asked.kind)[size_t(rank)];
-  stack.push_back(growth);
-  stack.back().add(under, guess);
-  const Grown& grown = stack.back();
-  const int node = grown.size() - 1;
-  const double its = double(grown.reach.back());
-  if (grown.depth.back() < asked.deepest) {
-    const auto below = guesses(grown.path.back(), grown.token.back(), asked.most, asked.kind);
-    for (int r = 0; r < int(below.size()); r++) offers.push_back({node, r});
-  }
-  const double with = its + best_of_all(asked, stack, offers, at + 1, left - 1);
-  stack.pop_back();
-  return std::max(with, without);
+  const double without = best_of_all(asked, offers, at + 1, left);
+  const Offer taken = offers[at];
+  offer_below(taken, asked, offers);
+  return std::max(double(taken.reach) + best_of_all(asked, offers, at + 1, left - 1), without);
 }
 
 void best(Examiner& judge, const std::vector<Asked>& all) {
-  const std::vector<Answered> answered = ask(judge, all);
-  for (size_t t = 0; t < all.size(); t++) {
-    std::vector<Grown> stack(1);
-    stack.reserve(64);
-    stack[0].add(-1, {all[t].root, 1});
-    std::vector<std::pair<int, int>> offers;
-    const int first = int(guesses(stack[0].path[0], all[t].root, all[t].most, all[t].kind).size());
-    for (int r = 0; r < first; r++) offers.push_back({0, r});
-    const double most = best_of_all(all[t], stack, offers, 0, all[t].budget);
+  each(judge, all, [](const Asked& asked, const Answered& got) {
+    std::vector<Offer> offers;
+    offer_below({longer_path(0, asked.root), asked.root, 0, 1}, asked, offers);
+    const double most = best_of_all(asked, offers, 0, asked.budget);
     double sum = 0;
-    for (size_t i = 1; i < answered[t].reach.size(); i++) sum += double(answered[t].reach[i]);
-    if (sum < most - 1e-6 || int(answered[t].reach.size()) > all[t].budget + 1)
-      not_passed(named(all[t]), int(answered[t].reach.size()) - 1, " nodes with a sum of reach of ", sum,
-                 ": another tree of at most ", all[t].budget, " nodes has ", most);
-  }
+    for (size_t i = 1; i < got.reach.size(); i++) sum += double(got.reach[i]);
+    if (sum < most - 1e-6 || int(got.reach.size()) > asked.budget + 1)
+      not_passed(named(asked), int(got.reach.size()) - 1, " nodes with a sum of reach of ", sum,
+                 ": another tree of at most ", asked.budget, " nodes has ", most);
+  });
 }
 
 std::vector<Asked> any(Examiner& judge, int many, int kind, int most_budget) {
-  std::vector<Asked> all;
-  for (int i = 0; i < many; i++)
-    all.push_back({kind, judge.between(1, 8), judge.below(100000), judge.between(1, most_budget), judge.between(1, 9)});
-  return all;
+  return times(many, [&] {
+    return Asked{kind, judge.between(1, 8), judge.below(100000), judge.between(1, most_budget), judge.between(1, 9)};
+  });
 }
 
 }  // namespace
@@ -204,10 +170,10 @@ Chapter chapter7() {
             [](Examiner& judge) { grows(judge, any(judge, 2000, kMixed, 40)); }},
            {"small trees: no other has a larger sum", 1,
             [](Examiner& judge) {
-              std::vector<Asked> all;
-              for (int i = 0; i < 40; i++)
-                all.push_back({kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)});
-              best(judge, all);
+              const auto one = [&] {
+                return Asked{kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)};
+              };
+              best(judge, times(40, one));
             }},
            {"no budget, no depth, few guesses", 1,
             [](Examiner& judge) {
@@ -223,11 +189,9 @@ Chapter chapter7() {
               for (int kind : {kMixed, kFew, kSure}) asks(judge, any(judge, 200, kind, 30));
               asks(judge, {{kMixed, 8, 3, 0, 5}});
             }},
-           {"long chains, large budgets", 1,
-            [](Examiner& judge) {
+           {"long chains, large budgets", 1, [](Examiner& judge) {
               grows(judge, {{kSure, 1, 7, 60, 60}, {kMixed, 8, 7, 1000, 20}});
-            }}},
-          {}};
+            }}}};
 }
 
 }  // namespace course

@@ -13,8 +13,7 @@ std::string words(const Place& place) {
   return line_of("index ", int(place.index), ", sequence ", int(place.sequence), ", stream ", int(place.stream));
 }
 std::vector<float> noises(Examiner& judge, int V, const std::vector<Place>& places, int lanes = 0) {
-  const struct { int V, lanes; } sizes{V, lanes};
-  const auto all = judge.student.ask(Message().put('n').put(sizes).put(places)).list<float>();
+  const auto all = judge.student.ask(Message().put('n').put(V).put(lanes).put(places)).list<float>();
   if (all.size() != places.size() * size_t(V)) not_passed(int(all.size()), " numbers of noise");
   for (size_t i = 0; i < all.size(); i++)
     if (!std::isfinite(all[i]))
@@ -24,6 +23,9 @@ std::vector<float> noises(Examiner& judge, int V, const std::vector<Place>& plac
 }
 Place place_of(Examiner& judge) {
   return {judge.random(), judge.below(100000), uint32_t(judge.below(1000)), uint32_t(judge.below(4))};
+}
+std::vector<Place> places_of(Examiner& judge, int n) {
+  return times(n, [&] { return place_of(judge); });
 }
 
 // Which of so many intervals, all equally likely, the noise lies in: its distribution function is exp(-exp(-g)).
@@ -45,8 +47,7 @@ double limit(int freedom) {
 
 void is_gumbel(Examiner& judge) {
   constexpr int V = 300, rows = 300, bins = 64;
-  std::vector<Place> places;
-  for (int i = 0; i < rows; i++) places.push_back(place_of(judge));
+  const std::vector<Place> places = places_of(judge, rows);
   const auto all = noises(judge, V, places);
   std::vector<double> count(bins, 0), expected(bins, double(all.size()) / bins);
   for (int row = 0; row < rows; row++) {  // of so few draws of 32 bits hardly two are the same
@@ -95,28 +96,21 @@ void independent(const std::vector<float>& a, const std::vector<float>& b, const
 
 void every_place_has_its_own(Examiner& judge) {
   constexpr int V = 300, rows = 60;
-  for (int what = 0; what < 6; what++) {
-    std::vector<Place> here, there;
-    for (int i = 0; i < rows; i++) {
-      Place place = place_of(judge);
-      here.push_back(place);
-      if (what == 0) place.index++;
-      if (what == 1) place.index += 64;
-      if (what == 2) place.sequence++;
-      if (what == 3) place.stream++;
-      if (what == 4) place.seed++;
-      if (what == 5) place.seed ^= uint64_t(1) << 40;
-      there.push_back(place);
-    }
-    constexpr const char* kNames[] = {"one index and the next",    "one index and the 64th behind it",
-                                      "one sequence and the next", "one stream and the next",
-                                      "one seed and the next",     "two seeds that differ in their upper half"};
-    independent(noises(judge, V, here), noises(judge, V, there), kNames[what]);
+  const std::pair<const char*, void (*)(Place&)> moves[] = {
+      {"one index and the next", [](Place& place) { place.index++; }},
+      {"one index and the 64th behind it", [](Place& place) { place.index += 64; }},
+      {"one sequence and the next", [](Place& place) { place.sequence++; }},
+      {"one stream and the next", [](Place& place) { place.stream++; }},
+      {"one seed and the next", [](Place& place) { place.seed++; }},
+      {"two seeds that differ in their upper half", [](Place& place) { place.seed ^= uint64_t(1) << 40; }}};
+  for (const auto& [name, move] : moves) {
+    const std::vector<Place> here = places_of(judge, rows);
+    std::vector<Place> there = here;
+    std::for_each(there.begin(), there.end(), move);
+    independent(noises(judge, V, here), noises(judge, V, there), name);
   }
   for (int apart : {1, 2, 3, 4, 16, 32, 64, 96, 128, 256}) {
-    std::vector<Place> places;
-    for (int i = 0; i < rows; i++) places.push_back(place_of(judge));
-    const auto all = noises(judge, V, places);
+    const auto all = noises(judge, V, places_of(judge, rows));
     std::vector<float> a, b;
     for (int row = 0; row < rows; row++)
       for (int x = 0; x + apart < V; x++) {
@@ -129,18 +123,15 @@ void every_place_has_its_own(Examiner& judge) {
 
 void any_order(Examiner& judge) {
   for (int V : {1, 65, 129, 300}) {
-    std::vector<Place> places, reversed;
-    for (int i = 0; i < 20; i++) places.push_back(place_of(judge));
-    reversed.assign(places.rbegin(), places.rend());
+    const std::vector<Place> places = places_of(judge, 20), reversed(places.rbegin(), places.rend());
     const auto once = noises(judge, V, places), again = noises(judge, V, places), back = noises(judge, V, reversed),
                lanes = noises(judge, V, places, 1);
     for (size_t i = 0; i < once.size(); i++) {
       const size_t row = i / size_t(V), x = i % size_t(V);
-      const auto where = [&](const char* when) {
-        return line_of(words(places[row]), ", vocabulary ", V, ": the noise of token ", int(x), ", ", when, ",");
-      };
       const auto same = [&](float got, const char* when) {
-        same_bits({got}, {once[i]}, [&](int) { return where(when); });
+        same_bits({got}, {once[i]}, [&](int) {
+          return line_of(words(places[row]), ", vocabulary ", V, ": the noise of token ", int(x), ", ", when, ",");
+        });
       };
       same(again[i], "asked for again");
       same(back[(places.size() - 1 - row) * size_t(V) + x], "asked for in another order");
@@ -170,12 +161,6 @@ std::vector<float> eighths(Examiner& judge, size_t n, int most) {
   return list;
 }
 
-std::string words(const std::vector<float>& list) {
-  std::string text = "[";
-  for (size_t i = 0; i < list.size() && i < 12; i++) text += (i ? " " : "") + text_of(list[i]);
-  return text + (list.size() > 12 ? " ...]" : "]");
-}
-
 void picks_as_reference(Examiner& judge, Settings settings, const std::vector<float>& logits,
                         const std::vector<float>& noise) {
   const auto right = picks(judge.reference, settings, logits, noise),
@@ -191,8 +176,8 @@ void picks_as_reference(Examiner& judge, Settings settings, const std::vector<fl
                        noise.empty() ? "" : ", noise ", noise.empty() ? "" : text_of(row[size_t(x)]), ")");
       };
       not_passed("temperature ", settings.temperature, ", top-k ", settings.top_k, ", top-p ", settings.top_p,
-                 ", min-p ", settings.min_p, ", logits ", words(logits), noise.empty() ? ", without noise" : ", noise ",
-                 noise.empty() ? "" : words(row), ": it picks ", of(i < got.size() ? got[i] : -1), ", should be ",
+                 ", min-p ", settings.min_p, ", logits ", logits, noise.empty() ? ", without noise" : ", noise ",
+                 noise.empty() ? "" : text_of(row), ": it picks ", of(i < got.size() ? got[i] : -1), ", should be ",
                  of(right[i]));
     }
 }
@@ -200,9 +185,7 @@ void picks_as_reference(Examiner& judge, Settings settings, const std::vector<fl
 void no_temperature(Examiner& judge) {
   for (int lanes : {0, 1})
     for (int V : {1, 2, 5, 40, 200}) {
-      Settings cold;
-      cold.temperature = 0;
-      cold.lanes = lanes;
+      const Settings cold{lanes, 0, 0};
       picks_as_reference(judge, cold, judge.numbers(size_t(V), 5), {});
       picks_as_reference(judge, cold, eighths(judge, size_t(V), 1), {});  // ties
       picks_as_reference(judge, cold, std::vector<float>(size_t(V), -1e30f), {});
@@ -213,8 +196,7 @@ void ties_and_nan(Examiner& judge) {
     for (int i = 0; i < 20; i++) {
       const size_t V = size_t(judge.between(2, 60));
       auto logits = eighths(judge, V, 1);
-      Settings settings;
-      settings.lanes = lanes;
+      Settings settings{lanes};
       picks_as_reference(judge, settings, logits, eighths(judge, 20 * V, 1));
       for (float& x : logits)
         if (judge.below(4) == 0) x = NAN;
@@ -224,17 +206,13 @@ void ties_and_nan(Examiner& judge) {
 }
 void temperatures(Examiner& judge) {
   for (float temperature : {0.25f, 0.5f, 2.0f, 8.0f})
-    for (size_t V : {size_t(7), size_t(60)}) {
-      Settings settings;
-      settings.temperature = temperature;
-      picks_as_reference(judge, settings, eighths(judge, V, 4), eighths(judge, 50 * V, 8));
-    }
+    for (size_t V : {7, 60})
+      picks_as_reference(judge, {0, 0, temperature}, eighths(judge, V, 4), eighths(judge, 50 * V, 8));
 }
 void kept_tokens(Examiner& judge) {
   for (int i = 0; i < 12; i++) {
     const size_t V = size_t(judge.between(6, 60));
-    Settings settings;
-    settings.temperature = i % 2 ? 1 : 2;
+    Settings settings{0, 0, i % 2 ? 1.0f : 2.0f};
     if (i % 3 == 0) settings.top_k = judge.between(1, 4);
     if (i % 3 == 1) settings.top_p = 0.3f + 0.05f * float(judge.below(10));
     if (i % 3 == 2) settings.min_p = 0.1f + 0.05f * float(judge.below(10));
@@ -248,9 +226,7 @@ void samples_softmax(Examiner& judge, float temperature) {
   const auto logits = judge.numbers(V, 1.5);
   std::vector<Place> places(count, place_of(judge));
   for (int i = 0; i < count; i++) places[size_t(i)].index += i;
-  Settings settings;
-  settings.temperature = temperature;
-  const auto got = picks(judge.student, settings, logits, noises(judge, V, places));
+  const auto got = picks(judge.student, {0, 0, temperature}, logits, noises(judge, V, places));
   std::vector<double> seen(V, 0), expected(V, 0);
   double sum = 0;
   for (int x = 0; x < V; x++) sum += expected[size_t(x)] = nanospec::exp(double(logits[size_t(x)] / temperature));
@@ -265,7 +241,7 @@ void samples_softmax(Examiner& judge, float temperature) {
   for (int x = 0; x < V; x++)
     if (std::abs(seen[size_t(x)] - expected[size_t(x)]) > std::abs(seen[size_t(worst)] - expected[size_t(worst)]))
       worst = x;
-  not_passed("temperature ", temperature, ", logits ", words(logits), ": of ", count, " picks token ", worst, " has ",
+  not_passed("temperature ", temperature, ", logits ", logits, ": of ", count, " picks token ", worst, " has ",
              int(seen[size_t(worst)]), ", should have about ", int(expected[size_t(worst)]), " (chi-square ", off, ")");
 }
 
@@ -276,7 +252,7 @@ void tree_is_plain(Examiner& judge) {
   std::vector<int> plain;
   for (const auto& shape : shapes)
     for (int order = 0; order < (shape.depth ? 3 : 1); order++) {
-      const struct { int V, depth, width, order, count; } sizes{30, shape.depth, shape.width, order, count};
+      const std::array<int, 5> sizes{30, shape.depth, shape.width, order, count};
       const auto text = judge.student.ask(Message().put('d').put(sizes).put(place)).list<int>();
       if (plain.empty()) plain = text;
       for (int i = 0; i < count; i++)
@@ -308,8 +284,7 @@ Chapter chapter8() {
             [](Examiner& judge) {
               for (float temperature : {1.0f, 0.5f, 2.0f}) samples_softmax(judge, temperature);
             }},
-           {"both: 3,000 tokens by trees are those of plain decoding", 1, tree_is_plain}},
-          {}};
+           {"both: 3,000 tokens by trees are those of plain decoding", 1, tree_is_plain}}};
 }
 
 }  // namespace course

@@ -8,16 +8,6 @@
 namespace course {
 namespace {
 
-std::string shown(const std::vector<double>& list) {
-  std::string text = "[";
-  for (size_t i = 0; i < list.size() && i < 12; i++) {
-    char number[32];
-    snprintf(number, sizeof number, "%s%.4g", i ? " " : "", list[i]);
-    text += number;
-  }
-  return text + (list.size() > 12 ? " ...]" : "]");
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The best prefix
 
@@ -51,8 +41,9 @@ void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
   for (const Prefix& one : all) {
     const int nodes = int(one.reach.size()), got = answer.get<int>();
     const std::string where =
-        line_of("reach ", shown({one.reach.begin(), one.reach.end()}), ", roots ", one.roots, ", seconds ",
-                shown({one.seconds.begin() + one.roots - 1, one.seconds.end()}), " of ", one.roots, " rows and more: ");
+        line_of("reach ", std::vector<double>(one.reach.begin(), one.reach.end()), ", roots ", one.roots, ", seconds ",
+                std::vector<double>(one.seconds.begin() + one.roots - 1, one.seconds.end()), " of ", one.roots,
+                " rows and more: ");
     if (got < 0 || got > nodes) not_passed(where, "the answer ", got, " is none: there are ", nodes, " nodes");
     bool risen = false;  // whether the rate falls somewhere between the two
     for (int n = 0; n <= nodes; n++) {
@@ -80,11 +71,10 @@ Prefix any(Examiner& judge, int nodes, int roots, double steps, double slope) {
   return one;
 }
 std::vector<Prefix> any(Examiner& judge, int many, int most_roots) {
-  std::vector<Prefix> all;
-  for (int i = 0; i < many; i++)
-    all.push_back(any(judge, judge.between(1, 40), judge.between(1, most_roots), judge.below(2) * 0.15,
-                      nanospec::exp(-7 * judge.unit())));
-  return all;
+  return times(many, [&] {
+    return any(judge, judge.between(1, 40), judge.between(1, most_roots), judge.below(2) * 0.15,
+               nanospec::exp(-7 * judge.unit()));
+  });
 }
 
 // Rates that are equal in every bit, and nothing to choose from.
@@ -141,7 +131,7 @@ std::vector<std::vector<double>> fitted(Examiner& judge, const std::vector<Line>
   for (const Line& line : lines) {
     all.push_back(answer.list<double>());
     if (all.back().size() != line.measured.size())
-      not_passed("measured ", shown(line.measured), ": ", int(all.back().size()), " numbers, should be ",
+      not_passed("measured ", line.measured, ": ", int(all.back().size()), " numbers, should be ",
                  int(line.measured.size()));
   }
   return all;
@@ -155,8 +145,7 @@ void fits(Examiner& judge, const std::vector<Line>& lines) {
     const Line& line = lines[t];
     const std::vector<double>& got = all[t];
     const int n = int(got.size());
-    const std::string where =
-        line_of("measured ", shown(line.measured), ", weights ", shown(line.weight), ", fitted ", shown(got), ": ");
+    const std::string where = line_of("measured ", line.measured, ", weights ", line.weight, ", fitted ", got, ": ");
     for (int i = 1; i < n; i++)
       if (!(got[size_t(i)] >= got[size_t(i) - 1]))
         not_passed(where, "number ", i, ", ", got[size_t(i)], ", is less than the one before it, ", got[size_t(i) - 1]);
@@ -192,6 +181,13 @@ Line line(Examiner& judge, int n, double slope, double noise, bool weighted) {
   }
   return line;
 }
+// each: of so many lines one has weights; 0: none has.
+std::vector<Line> lines(Examiner& judge, int many, int most, int each) {
+  std::vector<Line> all;
+  for (int i = 1; i <= many; i++)
+    all.push_back(line(judge, judge.between(1, most), judge.unit() - 0.3, judge.unit() * 8, each > 0 && i % each == 0));
+  return all;
+}
 
 }  // namespace
 
@@ -208,45 +204,29 @@ Chapter chapter9() {
            {"best_prefix: 1 to 16 texts", 1, [](Examiner& judge) { prefixes(judge, any(judge, 1000, 16)); }},
            {"best_prefix: equal rates, no nodes, rows that cost too much", 1,
             [](Examiner& judge) { prefixes(judge, edges()); }},
-           {"never_falling: 1,000 lines", 2,
-            [](Examiner& judge) {
-              std::vector<Line> lines;
-              for (int i = 0; i < 1000; i++)
-                lines.push_back(line(judge, judge.between(1, 40), judge.unit() - 0.3, judge.unit() * 8, false));
-              fits(judge, lines);
-            }},
-           {"never_falling: weights", 1,
-            [](Examiner& judge) {
-              std::vector<Line> lines;
-              for (int i = 0; i < 500; i++)
-                lines.push_back(line(judge, judge.between(1, 40), judge.unit() - 0.3, judge.unit() * 8, true));
-              fits(judge, lines);
-            }},
+           {"never_falling: 1,000 lines", 2, [](Examiner& judge) { fits(judge, lines(judge, 1000, 40, 0)); }},
+           {"never_falling: weights", 1, [](Examiner& judge) { fits(judge, lines(judge, 500, 40, 1)); }},
            {"never_falling: no other line is nearer", 1,
             [](Examiner& judge) {
-              std::vector<Line> lines;
-              for (int i = 0; i < 100; i++)
-                lines.push_back(line(judge, judge.between(1, 9), judge.unit() - 0.3, judge.unit() * 8, i % 2));
-              const auto all = fitted(judge, lines);
-              for (size_t t = 0; t < lines.size(); t++) {
+              const std::vector<Line> all = lines(judge, 100, 9, 2);
+              const auto got = fitted(judge, all);
+              for (size_t t = 0; t < all.size(); t++) {
                 double sum = 0;
-                for (size_t i = 0; i < all[t].size(); i++)
-                  sum += lines[t].weight[i] * square(lines[t].measured[i] - all[t][i]);
-                if (const double least = least_squares(lines[t]); !(sum <= least + 1e-9))
-                  not_passed("measured ", shown(lines[t].measured), ", weights ", shown(lines[t].weight), ", fitted ",
-                             shown(all[t]), ": the sum of weight (fitted - measured)^2 is ", sum,
+                for (size_t i = 0; i < got[t].size(); i++)
+                  sum += all[t].weight[i] * square(all[t].measured[i] - got[t][i]);
+                if (const double least = least_squares(all[t]); !(sum <= least + 1e-9))
+                  not_passed("measured ", all[t].measured, ", weights ", all[t].weight, ", fitted ", got[t],
+                             ": the sum of weight (fitted - measured)^2 is ", sum,
                              "; another line that never falls has ", least);
               }
             }},
-           {"never_falling: lists of none, of 3,000, that rise, that fall", 1,
-            [](Examiner& judge) {
+           {"never_falling: lists of none, of 3,000, that rise, that fall", 1, [](Examiner& judge) {
               fits(judge, {{{}, {}},
                            {{5}, {2}},
                            line(judge, 3000, 1, 0.5, true),
                            line(judge, 3000, -1, 3, true),
                            line(judge, 3000, 0.01, 9, false)});
-            }}},
-          {}};
+            }}}};
 }
 
 }  // namespace course

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace course {
 
@@ -14,6 +15,13 @@ inline std::string read_file(const std::filesystem::path& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+// The file's bytes, each a token.
+inline std::vector<int> bytes_of(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+  return {bytes, bytes + text.size()};
 }
 
 // Writes beside it and renames. A file that holds this already is left alone, so that nothing is compiled again.

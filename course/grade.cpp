@@ -27,7 +27,6 @@
 #endif
 
 #include <chrono>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -201,9 +200,8 @@ class Recorded : public Answerer {
   // With `live` it asks that, and remembers; else it looks the question up.
   Recorded(const std::string& file, Answerer* live) : file_(file), live_(live) {
     if (live) return;
-    Message all;
     const std::string text = read_file(file);
-    all.bytes.assign(text.begin(), text.end());
+    Message all{{text.begin(), text.end()}};
     while (all.at < all.bytes.size()) {
       const auto key = all.get<uint64_t>();
       answers_[key] = all.list<char>();
@@ -219,9 +217,7 @@ class Recorded : public Answerer {
     }
     if (!answers_.count(key))
       throw std::runtime_error(file_ + ": no recorded answer: it is of another seed or grader: get the starter again");
-    Message answer;
-    answer.bytes = answers_[key];
-    return answer;
+    return {answers_[key]};
   }
   void save() const { write_file(file_, {written_.bytes.begin(), written_.bytes.end()}); }
 
@@ -240,10 +236,6 @@ class Recorded : public Answerer {
 // ---------------------------------------------------------------------------------------------------------------
 // A submission's code
 
-bool belongs(const std::string& region, int chapter) {
-  return region.substr(0, region.find('.')) == std::to_string(chapter);
-}
-std::string folder_of(int chapter) { return "build/graded/" + std::to_string(chapter); }
 std::string program_of(int chapter) { return "chapter" + std::to_string(chapter); }
 
 // The submission's file of this name, also if it was uploaded without folders; "" where it has none of its own.
@@ -270,7 +262,7 @@ void take_all(const std::string& submission, const std::string& name, Bodies& bo
 
 // Puts the submission's regions of this chapter into the blank files. Returns what the student should know.
 std::vector<std::string> take_regions(const Options& options, const Chapter& of) {
-  const int chapter = of.number;
+  const std::string chapter = std::to_string(of.number), its = chapter + ".";
   std::vector<std::string> notes;
   for (const auto& entry : fs::recursive_directory_iterator("blank")) {
     if (!entry.is_regular_file()) continue;
@@ -279,10 +271,10 @@ std::vector<std::string> take_regions(const Options& options, const Chapter& of)
     for (const auto& [number, body] : of.stand_ins) bodies[number] = {body};
     std::set<std::string> asked;
     for (const Region& region : regions_of(blank))
-      if (is_written(region) && belongs(region.number, chapter)) asked.insert(region.number);
+      if (region.number.compare(0, its.size(), its) == 0) asked.insert(region.number);
     const fs::path theirs = asked.empty() ? "" : file_of(options.submission, name);
     if (!asked.empty() && theirs.empty()) notes.push_back("the submission has no " + name);
-    const Bodies given = bodies_of(theirs.empty() ? "" : read_file(theirs));
+    const Bodies given = bodies_of(read_file(theirs));
     for (const std::string& number : asked) {
       if (theirs.empty()) break;
       const std::string where = name + ": region " + number + ": ";
@@ -294,9 +286,9 @@ std::vector<std::string> take_regions(const Options& options, const Chapter& of)
         if (!refusal(body).empty())
           notes.push_back(where + refusal(body) + ": what you write must stay within its function");
     }
-    if (chapter == kRace) take_all(options.submission, name, bodies);
+    if (of.number == kRace) take_all(options.submission, name, bodies);
     try {
-      write_file(fs::path(folder_of(chapter)) / name, paste(blank, notes.empty() ? bodies : Bodies()));
+      write_file(fs::path("build/graded") / chapter / name, paste(blank, notes.empty() ? bodies : Bodies()));
     } catch (const std::runtime_error& error) { notes.push_back(name + ": " + error.what()); }
   }
   return notes;
@@ -333,18 +325,19 @@ void hide([[maybe_unused]] const fs::path& folder) {
 }
 
 // Has make compile the chapters' programs, as many at a time as there are cores. make says which it could not.
-void compile(const Options& options) {
+void compile(const std::vector<Chapter>& chapters, const std::string& hidden) {
   std::string targets;
-  for (int chapter : options.chapters) {
-    targets += " build/" + program_of(chapter);
-    fs::remove("build/" + program_of(chapter) + ".failed");
+  for (const Chapter& chapter : chapters) {
+    const std::string program = "build/" + program_of(chapter.number);
+    targets += " " + program;
+    fs::remove(program + ".failed");
   }
   // The compiler's own files lie where it may read; it has two minutes and 4 GiB.
   const std::string command =
       "ulimit -t 120; ulimit -v 4194304; TMPDIR=$PWD/build make -k -s -j$(nproc)" + targets + " >build/make.log 2>&1";
   const pid_t process = fork();
   if (process == 0) {
-    if (!options.hidden.empty()) hide(options.hidden);
+    if (!hidden.empty()) hide(hidden);
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
@@ -370,11 +363,8 @@ std::string first_error(const std::string& log) {
   return "see build/make.log";
 }
 
-// Why nothing can be compiled here, "" if it can.
-std::string no_compiler() {
-  const bool works =
-      std::system("printf 'int main() {}' | ${CXX:-g++} -std=c++17 -x c++ - -o build/compiles >/dev/null 2>&1") == 0;
-  return works ? "" : "there is no C++17 compiler here: install g++";
+bool has_compiler() {
+  return std::system("printf 'int main() {}' | ${CXX:-g++} -std=c++17 -x c++ - -o build/compiles >/dev/null 2>&1") == 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -418,9 +408,10 @@ Graded grade(const Options& options, const Chapter& chapter) {
   std::string why;
   fs::remove(program + ".said");
   if (!fs::exists(program) || fs::exists(program + ".failed")) {
-    why = no_compiler();
-    without = why.empty() ? State::kFailed : State::kBlocked;
-    if (why.empty()) why = "it does not compile: " + first_error(read_file(program + ".log"));
+    const bool could = has_compiler();
+    without = could ? State::kFailed : State::kBlocked;
+    why = could ? "it does not compile: " + first_error(read_file(program + ".log"))
+                : "there is no C++17 compiler here: install g++";
   }
   if (!notes.empty()) {
     without = std::max(without, State::kFailed);
@@ -544,7 +535,7 @@ int main(int argc, char** argv) {
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
   sigaction(SIGALRM, &wakes, nullptr);
-  Options options = read_options(argc, argv);
+  const Options options = read_options(argc, argv);
   const std::vector<Chapter> all = {chapter1(),  chapter2(),  chapter3(), chapter4(), chapter5(),
                                     chapter6(),  chapter7(),  chapter8(), chapter9(), chapter10(),
                                     chapter11(), chapter12(), chapter13()};
@@ -567,13 +558,9 @@ int main(int argc, char** argv) {
   }
   fs::create_directories("build");
   // All chapters are compiled together, then judged one by one.
-  options.chapters.clear();
-  for (const Chapter& chapter : chosen) {
-    take_regions(options, chapter);
-    options.chapters.push_back(chapter.number);
-  }
+  for (const Chapter& chapter : chosen) take_regions(options, chapter);
   fprintf(stderr, "compiling ...\n");
-  compile(options);
+  compile(chosen, options.hidden);
   std::vector<Graded> graded;
   int points = 0, passed = 0;
   for (const Chapter& chapter : chosen) {

@@ -42,6 +42,11 @@ inline std::vector<Guess> guesses(uint64_t path, int last, int most, int kind) {
   return all;
 }
 
+// What the grader asks for: a growth by this drafter.
+struct Asked {
+  int kind, most, root, budget, deepest;
+};
+
 // The hash of a path that is a token longer.
 inline uint64_t longer_path(uint64_t path, int token) { return mixed(path, uint64_t(token) + 1000); }
 

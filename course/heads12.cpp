@@ -59,7 +59,6 @@ class Head {
 
   // How many of these guesses are right.
   int right(const Examples& all) {
-    std::vector<int> picked;
     int count = 0;
     const std::vector<float> logits = run(all.state.data(), all.size());
     for (int i = 0; i < all.size(); i++) {

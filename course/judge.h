@@ -10,12 +10,12 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "course/parents.h"
 #include "course/wire.h"
 
 namespace course {
@@ -45,9 +45,10 @@ struct Examiner {
   int below(int n) { return int(random() % uint64_t(n)); }
   int between(int least, int most) { return least + below(most - least + 1); }
   double unit() { return double(random() >> 11) / 9007199254740992.0; }  // in [0, 1)
-  std::vector<float> numbers(size_t n, double largest = 1) {
-    std::vector<float> list(n);
-    for (float& x : list) x = float((2 * unit() - 1) * largest);
+  template <class T = float>
+  std::vector<T> numbers(size_t n, double largest = 1) {
+    std::vector<T> list(n);
+    for (T& x : list) x = T((2 * unit() - 1) * largest);
     return list;
   }
   // A tree of n nodes in preorder, by their parents. up: the chance to go up once more before the next node is added.
@@ -62,6 +63,14 @@ struct Examiner {
   }
 };
 
+// What so many calls of make() return, one behind the other.
+template <class Make>
+auto times(int n, Make make) {
+  std::vector<decltype(make())> all;
+  for (int i = 0; i < n; i++) all.push_back(make());
+  return all;
+}
+
 struct Check {
   const char* name;
   int points;
@@ -70,9 +79,11 @@ struct Check {
 struct Chapter {
   int number;
   const char* title;
-  std::vector<Check> checks;                     // their points add up to 10
-  std::map<std::string, std::string> stand_ins;  // bodies of other chapters' regions that it needs
+  std::vector<Check> checks;                          // their points add up to 10
+  std::map<std::string, std::string> stand_ins = {};  // bodies of other chapters' regions that it needs
 };
+const std::map<std::string, std::string> kMask = {  // course/parents.h
+    {"5.2", "return course::sees_by_parents(i, j);"}};
 Chapter chapter1();
 Chapter chapter2();
 Chapter chapter3();
@@ -91,18 +102,28 @@ Chapter chapter13();
 // Words for what is wrong
 
 inline std::string text_of(int x) { return std::to_string(x); }
-inline std::string text_of(double x) {
+inline std::string text_of(double x, const char* form = "%.9g") {
   char text[32];
-  snprintf(text, sizeof text, "%.9g", x);
+  snprintf(text, sizeof text, form, x);
   return text;
 }
-inline std::string text_of(float x) { return text_of(double(x)); }
 inline std::string text_of(const std::string& text) { return text; }
 inline std::string text_of(const char* text) { return text; }
-inline std::string text_of(const std::vector<int>& list) {
+// A list's first numbers, `most` of them.
+template <class List, class Text>
+std::string text_of(const List& list, size_t most, Text text_of_one) {
   std::string text = "[";
-  for (size_t i = 0; i < list.size() && i < 24; i++) text += (i ? " " : "") + std::to_string(list[i]);
-  return text + (list.size() > 24 ? " ...]" : "]");
+  for (size_t i = 0; i < list.size() && i < most; i++) text += (i ? " " : "") + text_of_one(list[i]);
+  return text + (list.size() > most ? " ...]" : "]");
+}
+inline std::string text_of(const std::vector<int>& list) {
+  return text_of(list, 24, [](int x) { return text_of(x); });
+}
+inline std::string text_of(const std::vector<float>& list) {
+  return text_of(list, 12, [](float x) { return text_of(x); });
+}
+inline std::string text_of(const std::vector<double>& list) {
+  return text_of(list, 12, [](double x) { return text_of(x, "%.4g"); });
 }
 // The parts one behind the other.
 template <class... Parts>

@@ -24,4 +24,12 @@ void with_lanes(int which, F f) {
   else f(LastFirst{});
 }
 
+// All n items of an operation, by this group.
+template <class Operation>
+void run_items(int lanes, int n, const Operation& operation) {
+  with_lanes(lanes, [&](const auto& group) {
+    for (int item = 0; item < n; item++) operation(group, item);
+  });
+}
+
 }  // namespace course

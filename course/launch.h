@@ -106,15 +106,13 @@ inline int most_rows(const Forest& forest) {  // of a root
 // One head: a root and two chains, n rows in all, behind a past.
 inline Launch two_chains(int n, int D, int past) {
   const int slots = pad64(past + n), chain = n / 2;
-  std::vector<int> end(n, n), depth(n), root(n, 0);
-  for (int i = 1; i < n; i++) {
-    depth[i] = (i - 1) % chain + 1;
-    if (i <= chain) end[i] = chain + 1;
-  }
+  std::vector<int> parent(n, -1);
+  for (int i = 1; i < n; i++) parent[i] = (i - 1) % chain == 0 ? 0 : i - 1;
   std::vector<float> qkv(size_t(n) * 3 * D, 0.25f), keys(size_t(slots) * D, 0.5f);
   Message question;
   for (int number : {1, 1, D, slots}) question.put(number);
-  question.put(end).put(depth).put(root).put(std::vector<int>{0, n}).put(std::vector<int>{0});
+  question.put(ends_of(parent)).put(depths_of(parent)).put(std::vector<int>(n, 0));
+  question.put(std::vector<int>{0, n}).put(std::vector<int>{0});
   question.put(std::vector<int>{past}).put(qkv).put(keys).put(keys);
   return Launch(question);
 }

@@ -29,8 +29,7 @@ bool all(Move move, int file, void* bytes, size_t n) {
 bool receive(Message& message) {
   uint32_t size = 0;
   if (!all(read, kQuestions, &size, sizeof size)) return false;
-  message = Message();
-  message.bytes.resize(size);
+  message = {std::vector<char>(size)};
   return all(read, kQuestions, message.bytes.data(), size);
 }
 bool send(Message& message) {

@@ -3,47 +3,35 @@
 // Chapters 10 and 11 use it.
 #pragma once
 
-#include <limits>
-
 #include "course/accesses.h"
 #include "course/judge.h"
 
 namespace course {
 
-struct Sizes {
-  int H, KV, D, slots;
-};
-
 // Trees, one for each root, behind pasts of so many keys. What nobody may read is NaN.
 struct Trees {
-  Sizes sizes;
+  int H, KV, D, slots = 0;
   std::vector<int> end, depth, root, first_row = {0}, first_slot, past;
   std::vector<float> qkv, keys, values;
 
-  Trees(Examiner& judge, int H, int KV, int D, const std::vector<int>& pasts, int rows) {
-    int slot = 0;
-    for (size_t r = 0; r < pasts.size(); r++) {
-      const int first = first_row.back(), n = rows;
-      const std::vector<int> parent = judge.shape(n, judge.unit() * 0.8);
-      for (int i = 0; i < n; i++) {
-        depth.push_back(i == 0 ? 0 : depth[first + parent[i]] + 1);
-        root.push_back(int(r));
-        end.push_back(0);
-        for (int node = i; node >= 0; node = parent[node]) end[first + node] = first + i + 1;
-      }
-      first_row.push_back(first + n);
-      first_slot.push_back(slot);
-      past.push_back(pasts[r]);
-      slot += (pasts[r] + n + 63) / 64 * 64;
+  Trees(Examiner& judge, int heads, int kv_heads, int head_size, const std::vector<int>& pasts, int rows)
+      : H(heads), KV(kv_heads), D(head_size), past(pasts) {
+    for (size_t r = 0; r < past.size(); r++) {
+      const std::vector<int> parent = judge.shape(rows, judge.unit() * 0.8);
+      for (int one : depths_of(parent)) depth.push_back(one);
+      for (int one : ends_of(parent)) end.push_back(first_row.back() + one);
+      root.insert(root.end(), size_t(rows), int(r));
+      first_row.push_back(first_row.back() + rows);
+      first_slot.push_back(slots);
+      slots += (past[r] + rows + 63) / 64 * 64;
     }
-    sizes = {H, KV, D, slot};
     qkv = judge.numbers(end.size() * size_t(H + 2 * KV) * D, 2);
-    keys.assign(size_t(KV) * slot * D, std::numeric_limits<float>::quiet_NaN());
+    keys.assign(size_t(KV) * slots * D, NAN);
     values = keys;
-    for (size_t r = 0; r < pasts.size(); r++)
+    for (size_t r = 0; r < past.size(); r++)
       for (int head = 0; head < KV; head++)
-        for (int i = 0; i < pasts[r] + rows; i++) {
-          const size_t at = (size_t(head) * slot + first_slot[r] + i) * D;
+        for (int i = 0; i < past[r] + rows; i++) {
+          const size_t at = (size_t(head) * slots + first_slot[r] + i) * D;
           const auto key = judge.numbers(D, 2), value = judge.numbers(D, 2);
           std::copy(key.begin(), key.end(), keys.begin() + long(at));
           std::copy(value.begin(), value.end(), values.begin() + long(at));
@@ -51,11 +39,18 @@ struct Trees {
   }
   Message question(int kernel, int order) const {
     Message message;
-    message.put(kernel).put(order).put(sizes);
+    message.put(kernel).put(order).put(std::array<int, 4>{H, KV, D, slots});
     for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) message.put(*list);
     return message.put(qkv).put(keys).put(values);
   }
 };
+
+// What a kernel takes.
+inline Counted counts_of(Answerer& who, const Trees& launch, int kernel) {
+  Message answer = who.ask(launch.question(kernel, 0));
+  answer.list<float>();
+  return answer.get<Counted>();
+}
 
 // Throws where lanes of the student's kernel raced.
 inline void no_race(const Answerer& student, const Counted& counted, const std::string& where) {

@@ -166,9 +166,7 @@ class Union : public LikelyDrafter {
       parts.push_back(part->another(seat));
       if (!parts.back()) return nullptr;
     }
-    auto all = std::make_unique<Union>(std::move(parts));
-    all->name = name;
-    return all;
+    return named<Union>(name, std::move(parts));
   }
 
   void attach(const TargetRows* rows) override {

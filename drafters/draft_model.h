@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,9 +82,7 @@ class ModelDrafter : public Drafter {
       model_.clear_rows();
       add_rows();
       model_.run_rows(most, layers_);
-      std::vector<int> all(static_cast<size_t>(most));
-      std::iota(all.begin(), all.end(), 0);
-      model_.keep(all.data(), most);
+      model_.keep(numbers_to(most).data(), most);
     }
     place_text(tokens, n);
   }
@@ -245,11 +242,7 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
  public:
   explicit SmallModel(std::shared_ptr<Target> model, int its_seat = 0)
       : ModelDrafter(*model, 0, its_seat), own_(std::move(model)) {}
-  std::unique_ptr<Drafter> another(int seat) const override {
-    auto its = std::make_unique<SmallModel>(own_, seat);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int seat) const override { return named<SmallModel>(name, own_, seat); }
 
   void begin(const int* text, int n) override {
     model_.sit(seat_);
@@ -322,11 +315,7 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
 class FirstLayers : public ModelDrafter<Target> {
  public:
   using ModelDrafter::ModelDrafter;
-  std::unique_ptr<Drafter> another(int its_seat) const override {
-    auto its = std::make_unique<FirstLayers>(model_, layers_, its_seat);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int seat) const override { return named<FirstLayers>(name, model_, layers_, seat); }
   void begin(const int*, int) override { forget(); }
   void committed(const Commit&) override { forget(); }
 

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
+#include "drafters/logits.h"
 #include "target.h"
 
 namespace nanospec {
@@ -60,8 +60,7 @@ inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   const auto& weights = target.weights();
   if (!weights.symbols.data) return weights.tensors.wte;
   const int V = target.vocab_size(), C = target.channels();
-  std::vector<int> tokens(static_cast<size_t>(V));
-  std::iota(tokens.begin(), tokens.end(), 0);
+  const std::vector<int> tokens = numbers_to(V);
   unpacked = Array<float>(size_t(V) * size_t(C));
   target.on_threads(V, [&](const Team& team) { embed(target, team, V, tokens.data(), {unpacked.data(), C}); });
   return unpacked.data();

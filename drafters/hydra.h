@@ -66,13 +66,7 @@ struct HydraTensors {
   }
 };
 inline std::vector<TensorSpec> hydra_table(const HydraSizes& sizes) { return table_of<HydraTensors>(sizes); }
-
-// What is in their file.
-struct HydraFile {
-  HydraSizes sizes;
-  std::vector<float> weights;  // flat: hydra_table(sizes)
-  std::vector<int> token;      // (N) of the target, the most frequent first
-};
+using HydraFile = DrafterFile<HydraSizes>;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Weights and forward
@@ -245,11 +239,7 @@ class Hydra : public LikelyDrafter {
  public:
   Hydra(std::shared_ptr<HydraHeads> heads, int target_vocabulary)
       : LikelyDrafter(target_vocabulary), heads_(std::move(heads)), features_(size_t(heads_->sizes.features())) {}
-  std::unique_ptr<Drafter> another(int) const override {
-    auto its = std::make_unique<Hydra>(heads_, vocab);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int) const override { return named<Hydra>(name, heads_, vocab); }
 
   void attach(const TargetRows* rows) override { rows_ = rows; }
   void begin(const int*, int) override { forget(false); }
@@ -312,8 +302,8 @@ class Hydra : public LikelyDrafter {
     }
     for (const auto& [its, id] : next) {
       float *const state = its->state_of(id), *const logits = its->logits_of(id);
-      if (!its->sees_path()) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, id});
-      else if (id == 0) roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, 0});
+      if (!its->sees_path() || id == 0)
+        roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, id});
       else others.push_back({its->seen_.token[id], nullptr, its->state_of(its->seen_.parent[id]), state, logits, 0});
     }
     const auto earlier = [](const HydraHeads::Node& a, const HydraHeads::Node& b) { return a.step < b.step; };

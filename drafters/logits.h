@@ -7,12 +7,13 @@
 // (target.h). A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
 // Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the entropy of logits; the logits
-// of a few likely tokens; the nodes that a drafter's model has seen; a drafter that knows likely tokens; one whose
-// logits depend on depth alone; one that replaces another; one with random logits. How to add a drafter: see the head
-// of draft.h.
+// of a few likely tokens; what the kinds of drafters share; the nodes that a drafter's model has seen; a drafter that
+// knows likely tokens; one whose logits depend on depth alone; one that replaces another; one with random logits. How
+// to add a drafter: see the head of draft.h.
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,29 @@ const Likely* likely_of(Drafter& drafter, const Growth& growth, int node, Likely
 
 // ---------------------------------------------------------------------------------------------------------------
 // Kinds of drafters
+
+// A new drafter of that kind and name.
+template <class Kind, class... Arguments>
+std::unique_ptr<Kind> named(const std::string& name, Arguments&&... its) {
+  auto drafter = std::make_unique<Kind>(std::forward<Arguments>(its)...);
+  drafter->name = name;
+  return drafter;
+}
+
+// What is in the file of heads, or of a network, that drafts.
+template <class Sizes>
+struct DrafterFile {
+  Sizes sizes;
+  std::vector<float> weights;   // flat: the table of these sizes
+  std::vector<int> token = {};  // (N) those of the target that it says, the most frequent first; none: all
+};
+
+// 0 .. n - 1.
+inline std::vector<int> numbers_to(int n) {
+  std::vector<int> list(static_cast<size_t>(n));
+  std::iota(list.begin(), list.end(), 0);
+  return list;
+}
 
 // The nodes that a drafter's model has seen in an iteration. A node is known by the tokens of its path: in another
 // growth, or in this one grown again, it is the same node.
@@ -245,11 +269,7 @@ struct RandomLogits : Drafter {
   Noise rows;
 
   explicit RandomLogits(int vocab_size) : rows(Sampling(), vocab_size, kStreamInitialize) { vocab = vocab_size; }
-  std::unique_ptr<Drafter> another(int) const override {
-    auto its = std::make_unique<RandomLogits>(vocab);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int) const override { return named<RandomLogits>(name, vocab); }
   const float* logits(const Growth& growth, int node) override { return rows.row(growth.token[node]); }
 };
 

@@ -64,6 +64,7 @@ struct MedusaTensors {
   }
 };
 inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) { return table_of<MedusaTensors>(sizes); }
+using MedusaHeads = DrafterFile<MedusaSizes>;
 
 // What the heads use of the target: its embedding and its head, (V, C) each. They are one where the head is tied.
 template <class T>
@@ -185,11 +186,6 @@ void medusa_forward(const Team& team, const MedusaWeights<T>& w, int k, int R, c
   team.wait();
 }
 
-struct MedusaHeads {
-  MedusaSizes sizes;
-  std::vector<float> weights;
-};
-
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
@@ -202,8 +198,8 @@ class SharedHeads {
       : sizes(heads.sizes),
         weights_(sizes, heads.weights.data(), target.head, false),
         roots_(sizes.root ? root_table(sizes, target.embedding) : std::vector<float>()) {
-    weights_.target.pack(kOneThread);
-    weights_.pack(kOneThread);
+    weights_.target.pack(Team{});
+    weights_.pack(Team{});
     for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes.n_embd);
     for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
   }
@@ -225,13 +221,12 @@ class SharedHeads {
       std::copy_n(rows[size_t(row)], C, hidden_.at(0, row));
       std::copy_n(rows[size_t(row)], sizes.inputs(), input_.at(0, row));
     }
-    medusa_forward(kOneThread, weights_, k, R, hidden_.data(), input_.data(), activations_);
+    medusa_forward(Team{}, weights_, k, R, hidden_.data(), input_.data(), activations_);
     for (int row = 0; row < R; row++)
       std::copy_n(activations_.logits.at(0, row), sizes.vocab_size, logits[size_t(row)]);
   }
 
  private:
-  static constexpr Team kOneThread{0, 1, nullptr, false};
   MedusaWeights<float> weights_;
   std::vector<std::vector<float>> biases_;
   std::vector<float> roots_;  // (V, C) or none
@@ -253,11 +248,7 @@ class Medusa : public DepthDrafter {
         input_(size_t(heads_->sizes.inputs())),
         logits_(size_t(heads_->sizes.heads) * size_t(heads_->sizes.vocab_size)),
         known_(size_t(heads_->sizes.heads), 0) {}
-  std::unique_ptr<Drafter> another(int) const override {
-    auto its = std::make_unique<Medusa>(heads_);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int) const override { return named<Medusa>(name, heads_); }
   int depths() const override { return heads_->sizes.heads; }
 
   void begin(const int*, int) override {

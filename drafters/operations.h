@@ -21,8 +21,7 @@ struct JoinSilu {
     const size_t at = size_t(row) * row_stride + begin;
     const T* r = residual + at;
     const T* a = pre + at;
-    T* o = out + at;
-    g.map(o, end - begin, [=](int c) { return r[c] + Silu::of(a[c]); });
+    g.map(out + at, end - begin, [=](int c) { return r[c] + Silu::of(a[c]); });
   }
 };
 
@@ -41,9 +40,8 @@ struct SiluBackward {
 };
 
 template <class T>
-HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd,
-                    T epsilon = T(1e-6)) {
-  return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, epsilon};
+HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd) {
+  return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, T(1e-6)};
 }
 
 // input (R, 2 C) = [e; h]: e is the embedding of the row's token, scaled to mean square 1, h its hidden state.
@@ -61,8 +59,7 @@ struct JoinInput {
     rms_norm<T>(wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr)(g, 0);
     const T* h = hidden + size_t(row) * hidden_row;
     T* second_half = out + channels;
-    const int n = channels;
-    g.each(n, [=](int c) { second_half[c] = h[c]; });
+    g.each(channels, [=](int c) { second_half[c] = h[c]; });
   }
 };
 

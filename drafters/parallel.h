@@ -64,7 +64,6 @@ inline Config layers_of(const ParallelSizes& s, int positions) {
   c.norm_epsilon = 1e-6f;
   return c;
 }
-inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 
 // The tensors of one flat array (weights, or gradients), by name.
 template <class T>
@@ -89,6 +88,7 @@ struct ParallelTensors {
   }
 };
 inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return table_of<ParallelTensors>(s); }
+using ParallelFile = DrafterFile<ParallelSizes>;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Weights
@@ -185,12 +185,6 @@ void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, con
   for (int i = mine.begin; i < mine.end; i++) std::copy_n(a.x.at(0, first), s.n_embd, a.x.at(0, first + 1 + i));
   team.wait();
 }
-
-struct ParallelFile {
-  ParallelSizes sizes;
-  std::vector<float> weights;   // flat: parallel_table(sizes)
-  std::vector<int> token = {};  // (N) which tokens a head of its own says; or none
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The cached streams
@@ -380,11 +374,7 @@ class Parallel : public DepthDrafter {
  public:
   explicit Parallel(std::shared_ptr<Streams> streams, int seat = 0)
       : DepthDrafter(streams->vocab_size(), streams->token), streams_(std::move(streams)), seat_(seat) {}
-  std::unique_ptr<Drafter> another(int seat) const override {
-    auto its = std::make_unique<Parallel>(streams_, seat);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int seat) const override { return named<Parallel>(name, streams_, seat); }
   int depths() const override { return streams_->sizes.ahead; }
 
   void begin(const int*, int) override {
@@ -444,11 +434,7 @@ class Sequential : public ModelDrafter<Streams> {
       : ModelDrafter(*streams, 0, its_seat), streams_(std::move(streams)) {
     base_ = -1;
   }
-  std::unique_ptr<Drafter> another(int seat) const override {
-    auto its = std::make_unique<Sequential>(streams_, seat);
-    its->name = name;
-    return its;
-  }
+  std::unique_ptr<Drafter> another(int seat) const override { return named<Sequential>(name, streams_, seat); }
   void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override {

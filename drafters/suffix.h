@@ -188,11 +188,10 @@ class LookBack {
     }
   }
 
-  std::vector<int> text_, earlier_;  // (n)
-  std::vector<int> latest_;          // (V) latest place of each token; -1: none
-  Likely count_;                     // scratch: of a token that followed, how often
-  std::vector<std::vector<int>> places_ =
-      std::vector<std::vector<int>>(kLongestMatch + 1);  // the tokens that followed, by length of the match; scratch
+  std::vector<int> text_, earlier_;             // (n)
+  std::vector<int> latest_;                     // (V) latest place of each token; -1: none
+  Likely count_;                                // scratch: of a token that followed, how often
+  std::vector<int> places_[kLongestMatch + 1];  // the tokens that followed, by length of the match; scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class SuffixAutomaton {
     const int state = add({++size_, 0, 0, -1});
     int at = last_;
     for (; at >= 0 && edge(at, token) < 0; at = states_[at].link) connect(at, token, state);
-    if (at >= 0) states_[state].link = target(at, token);
+    if (at >= 0) states_[state].link = edges_[edge(at, token)].to;
     if (at >= 0 && states_[at].length + 1 < states_[states_[state].link].length)
       states_[state].link = split(at, token, states_[state].link);
     last_ = state;
@@ -242,20 +241,15 @@ class SuffixAutomaton {
   Cursor step(Cursor c, int token) const {
     while (c.state > 0 && edge(c.state, token) < 0) c = shorter(c);
     const int e = edge(c.state, token);
-    return e < 0 ? Cursor() : Cursor{target(c.state, token), c.length + 1};
+    return e < 0 ? Cursor() : Cursor{edges_[e].to, c.length + 1};
   }
 
   // The matches of the text followed by n more tokens.
   void find(const int* more, int n, Matches& matches) const {
     Cursor c = end_;
     for (int i = 0; i < n; i++) c = step(c, more[i]);
-    find(c, matches);
-  }
-
-  // The matches of the context at a cursor.
-  void find(Cursor c, Matches& matches) const {
     matches.clear();
-    for (int n = 0; c.state > 0 && n < kMostMatches; n++) {
+    for (int found = 0; c.state > 0 && found < kMostMatches; found++) {
       for (int e = states_[c.state].first; e >= 0; e = edges_[e].next)
         matches.follower.push_back({edges_[e].token, states_[edges_[e].to].count});
       matches.close(c.length);
@@ -292,7 +286,6 @@ class SuffixAutomaton {
     while (e >= 0 && edges_[e].token != token) e = edges_[e].next;
     return e;
   }
-  int target(int state, int token) const { return edges_[edge(state, token)].to; }
 
   void connect(int state, int token, int to) {
     if (state == 0) root_[token] = int(edges_.size());

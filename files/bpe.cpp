@@ -17,11 +17,11 @@ namespace {
 
 struct Alphabet {
   static constexpr uint32_t kSize = 256 + 68;
-  std::array<uint32_t, 256> of_byte;
-  std::array<int, kSize> byte_of;  // -1: no byte's
+  std::array<uint32_t, 256> of_byte = {};
+  std::array<int, kSize> byte_of = {};  // -1: no byte's
 
-  Alphabet() {
-    byte_of.fill(-1);
+  constexpr Alphabet() {
+    for (size_t c = 0; c < kSize; c++) byte_of[c] = -1;
     uint32_t next = 256;
     for (uint32_t b = 0; b < 256; b++) {
       const bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -30,10 +30,7 @@ struct Alphabet {
     }
   }
 };
-const Alphabet& alphabet() {
-  static const Alphabet one;
-  return one;
-}
+constexpr Alphabet kAlphabet;
 
 // A code point below U+0800 in UTF-8.
 std::string utf8(uint32_t c) {
@@ -47,8 +44,8 @@ bool bytes_of(const std::string& name, int type, std::string& bytes) {
   for (size_t at = 0; at < name.size();) {
     const int n = code_point_bytes(name, at);
     const uint32_t c = n ? code_point(name, at, n) : Alphabet::kSize;
-    if (c >= Alphabet::kSize || alphabet().byte_of[c] < 0) return false;
-    bytes += char(alphabet().byte_of[c]);
+    if (c >= Alphabet::kSize || kAlphabet.byte_of[c] < 0) return false;
+    bytes += char(kAlphabet.byte_of[c]);
     at += size_t(n);
   }
   return type == kByte ? bytes.size() == 1 : !bytes.empty();
@@ -152,7 +149,7 @@ std::string token_name(int id, const std::string& name) { return filled("token {
 
 }  // namespace
 
-std::string gpt2_name(int byte) { return utf8(alphabet().of_byte[size_t(byte)]); }
+std::string gpt2_name(int byte) { return utf8(kAlphabet.of_byte[size_t(byte)]); }
 
 const char* split_by(const Json& regex) {
   for (const PreSplit& known : kPreSplits)

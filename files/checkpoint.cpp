@@ -113,8 +113,7 @@ double llama3_factor(const ConfigFile& rope, double wavelength) {
 void read_rope(const ConfigFile& file, Config& config) {
   const char* const name = member(file.file, "rope_parameters").is_null() ? "rope_scaling" : "rope_parameters";
   const Json& parameters = member(file.file, name);
-  if (!parameters.is_null() && !parameters.is_object())
-    refuse(filled("{} is {}, expected an object", name, shown(parameters)), file.where, ConfigFile::kAdvice);
+  if (!parameters.is_null() && !parameters.is_object()) file.wrong(name, "an object");
   const ConfigFile rope = {parameters, file.where};
   const bool own_theta = parameters.is_object() && parameters.contains("rope_theta");
   config.rope_theta = (own_theta ? rope : file).real("rope_theta");
@@ -172,11 +171,9 @@ std::string format_config(const Config& config) {
 Config parse_config(const std::string& text, const std::string& where) {
   const ConfigFile file = {parse_json(text, where), where};
   if (!file.file.is_object()) refuse("not a JSON object", where, ConfigFile::kAdvice);
-  const Json& type = member(file.file, "model_type");
-  const Family* const llama = row_of(kFamilies, &Family::type, type.is_string() ? type.get<std::string>() : "");
-  if (!llama && type != Json("gpt2"))
-    refuse("model_type is " + shown(type) + ", expected gpt2, llama, mistral, qwen2 or qwen3", where,
-           "use a model of that kind");
+  const Family* const llama = row_of(kFamilies, &Family::type, member_text(file.file, "model_type"));
+  if (!llama && member_text(file.file, "model_type") != "gpt2")
+    file.wrong("model_type", "gpt2, llama, mistral, qwen2 or qwen3", "use a model of that kind");
   if (llama) file.fixed("hidden_act", "silu", true);
   Config config;
   for (const SizeKey& key : kSizeKeys)
@@ -244,13 +241,9 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
   std::vector<TensorData> tensors;
   for (const FileTensor& part : file_tensors(config)) {
     const auto found = offset.find(part.ours);
-    const float* numbers = found == offset.end() ? extra.data() : weights + found->second;
-    if (part.transposed()) {
-      const std::vector<float> copy = copied_for_file(part, numbers);
-      numbers = extra.data() + extra.size();
-      extra.insert(extra.end(), copy.begin(), copy.end());
-    }
-    tensors.push_back({part.name, part.shape, numbers});
+    const float* const ours = found == offset.end() ? extra.data() : weights + found->second;
+    tensors.push_back({part.name, part.shape, part.transposed() ? extra.data() + extra.size() : ours});
+    if (part.transposed()) copy_for_file(part, ours, extra);
   }
   return tensors;
 }
@@ -321,9 +314,7 @@ static std::string chat_template_in(const std::string& dir) {
   const std::string own = dir + "/chat_template.jinja", shared = dir + "/tokenizer_config.json";
   if (std::filesystem::is_regular_file(own)) return read_file(own);
   if (!std::filesystem::is_regular_file(shared)) return "";
-  const Json config = parse_json(read_file(shared), shared);
-  const Json& said = member(config, "chat_template");
-  return said.is_string() ? said.get<std::string>() : "";
+  return member_text(parse_json(read_file(shared), shared), "chat_template");
 }
 
 // The tokens that end a text: none, one or a list, by config.json and by generation_config.json.
@@ -334,7 +325,7 @@ static std::vector<int> ends_in(const std::string& dir) {
     const Json file = parse_json(read_file(path), path), &said = member(file, "eos_token_id");
     for (const Json& id : said.is_array() ? said : Json::array({said})) {
       if (!id.is_null() && !id.is_number_integer())
-        refuse("eos_token_id is " + shown(said) + ", expected a token or a list of them", path, ConfigFile::kAdvice);
+        ConfigFile{file, path}.wrong("eos_token_id", "a token or a list of them");
       if (is_below(id, INT_MAX)) ends.push_back(id.get<int>());
     }
   }

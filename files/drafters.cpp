@@ -99,9 +99,7 @@ std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, con
     if (parts.back()) parts.back()->name = name.text;
   }
   if (parts.size() == 1) return std::move(parts[0]);
-  auto all = std::make_unique<Union>(std::move(parts));
-  all->name = text_of(names);
-  return all;
+  return named<Union>(text_of(names), std::move(parts));
 }
 
 std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,

@@ -132,13 +132,11 @@ void copy_from_file(const FileTensor& tensor, float* to, ReadRows rows, RowOf ro
   }
 }
 
-// A matrix, or a part of a bias, as a file has it, out of ours.
-inline std::vector<float> copied_for_file(const FileTensor& tensor, const float* ours) {
-  std::vector<float> copy;
+// Appends a matrix, or a part of a bias, as a file has it, out of ours.
+inline void copy_for_file(const FileTensor& tensor, const float* ours, std::vector<float>& to) {
   const size_t inputs = tensor.shape.size() > 1 ? size_t(tensor.shape[1]) : 1;
   for (size_t r = 0; r < size_t(tensor.shape[0]); r++)
-    for (size_t i = 0; i < inputs; i++) copy.push_back(ours[i * tensor.columns + tensor.first + r]);
-  return copy;
+    for (size_t i = 0; i < inputs; i++) to.push_back(ours[i * tensor.columns + tensor.first + r]);
 }
 
 }  // namespace nanospec

@@ -29,6 +29,8 @@ constexpr KnownFile kKnownFiles[] = {
     {"ngram.safetensors", "counts, for the drafter ngram"},
     {"medusa.safetensors", "heads, for the drafter medusa"},
     {"medusa-optimizer.safetensors", "their training, for --resume"},
+    {"hydra.safetensors", "heads, for the drafter hydra"},
+    {"hydra-optimizer.safetensors", "their training, for --resume"},
     {"parallel.safetensors", "the drafter parallel"},
     {"parallel-optimizer.safetensors", "its training, for --resume"},
     {"calibration.json", "hit rates of drafters, for shapes"},
@@ -39,8 +41,10 @@ constexpr KnownFile kKnownFiles[] = {
     {"compare.svg", "a picture of a comparison"},
     {"hidden/", "states of texts, for training heads"},
     {"features/", "states of texts, for training the drafter parallel"},
+    {"examples/", "states of what the model said, for training heads"},
+    {"passages/", "states of what the model said, for training the drafter parallel"},
     {"sequential/", "the drafter parallel in its sequential form"},
-    {"index.json", "what the states are of"},  // in hidden/ and features/, with train-N and validation-N.safetensors
+    {"index.json", "what the states are of"},  // in these four, with train-N and validation-N.safetensors
 };
 
 // What the file of this name is; "" where no program of ours writes one.

@@ -7,8 +7,6 @@
 
 #include <sys/mman.h>
 
-#include <cmath>
-
 namespace nanospec {
 
 namespace {
@@ -166,10 +164,6 @@ uint64_t GgufFile::length(const std::string& key) const {
   return value_of(*this, key, Otherwise<uint64_t>(0), "a list", true, "", [](auto& value) { return value.count; });
 }
 
-const GgufTensor* GgufFile::find(const std::string& name) const {
-  const auto found = index.find(name);
-  return found == index.end() ? nullptr : &tensors[found->second];
-}
 const GgufTensor& GgufFile::tensor(const std::string& name) const {
   const GgufTensor* found = find(name);
   if (!found) refuse("tensor " + printable(name) + " is missing", where(), kConvertAgain);

@@ -92,14 +92,12 @@ inline bool is_gguf(const std::string& path) {
   return path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0;
 }
 
-struct GgufFile {
+struct GgufFile : NamedTensors<GgufTensor> {
   std::string path;
   uint32_t version = 0;   // 2 or 3
   size_t alignment = 32;  // of the tensors
   std::map<std::string, GgufValue> metadata;
-  std::vector<GgufTensor> tensors;                // in the file's order
-  std::unordered_map<std::string, size_t> index;  // of a tensor, by its name
-  std::shared_ptr<const uint8_t> bytes;           // the whole file
+  std::shared_ptr<const uint8_t> bytes;  // the whole file
   size_t size = 0;
   bool mapped = false;  // not a copy in memory
 
@@ -121,7 +119,6 @@ struct GgufFile {
   std::vector<double> numbers(const std::string& key) const;  // of a list, all finite
   uint64_t length(const std::string& key) const;              // of a list; 0 if there is none
 
-  const GgufTensor* find(const std::string& name) const;    // null if there is none
   const GgufTensor& tensor(const std::string& name) const;  // throws runtime_error if there is none
 
   // Gives the memory under a mapped file back: the disk has it, should it be read again. After each tensor, so that a

@@ -4,8 +4,6 @@
 // How to add an architecture: families.h.
 #pragma once
 
-#include <set>
-
 #include "files/checkpoint.h"
 #include "files/families.h"
 #include "files/gguf.h"

@@ -5,11 +5,9 @@
 #include <sha256.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL  // a header is all of the library that is needed
 #include <xxhash.h>
 
-#include <filesystem>
 #include <optional>
 
 #include "files/unfinished.h"

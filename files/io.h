@@ -48,6 +48,18 @@ double file_bytes(const std::string& path);
 // How many bytes a text and its tokens need, while it is encoded: each byte may be a character.
 inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_bytes; }
 
+// The tensors of a file, in its order, and where the one of a name is.
+template <class T>
+struct NamedTensors {
+  std::vector<T> tensors;  // in the order of their bytes (GGUF: of its list)
+  std::unordered_map<std::string, size_t> index;
+
+  const T* find(const std::string& name) const {  // null if there is none
+    const auto found = index.find(name);
+    return found == index.end() ? nullptr : &tensors[found->second];
+  }
+};
+
 // A number as it lies in a file, little-endian.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are read as they lie in memory");
 template <class T>

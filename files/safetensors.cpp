@@ -1,8 +1,6 @@
 // files/safetensors.cpp: the reader and writer that safetensors.h declares, in the same order.
 #include "files/safetensors.h"
 
-#include <cmath>
-
 #include "machine/numbers.h"
 
 namespace nanospec {
@@ -121,8 +119,7 @@ static void check_hash(const SafeTensors& file, const std::string& where) {
 }
 
 SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
-  const size_t end = header_end(bytes, bytes.size(), where);
-  SafeTensors file = parse_header(bytes.substr(0, end), bytes.size(), where);
+  SafeTensors file = parse_header(bytes.substr(0, header_end(bytes, bytes.size(), where)), bytes.size(), where);
   file.bytes = std::move(bytes);
   check_hash(file, where);
   return file;

@@ -22,17 +22,10 @@ struct Tensor {
 // (origin.h).
 using Metadata = std::map<std::string, std::string>;
 
-struct SafeTensors {
+struct SafeTensors : NamedTensors<Tensor> {
   Metadata metadata;
-  std::vector<Tensor> tensors;                    // in the order of their bytes
-  std::unordered_map<std::string, size_t> index;  // of a tensor, by its name
-  size_t header = 0;                              // bytes before those
-  std::string bytes;                              // the whole file
-
-  const Tensor* find(const std::string& name) const {  // null if there is none
-    const auto found = index.find(name);
-    return found == index.end() ? nullptr : &tensors[found->second];
-  }
+  size_t header = 0;  // bytes before those of the tensors
+  std::string bytes;  // the whole file
 };
 
 size_t dtype_size(const std::string& dtype);  // bytes of a number; 0: of an unknown type

@@ -23,22 +23,18 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, con
     if (line.empty()) continue;
     const Json json = parse_json(line, place);
     if (const Json& dropped = member(json, "dropped"); dropped.is_string()) {
-      SaidText said;
-      said.dropped = dropped.get<std::string>();
-      f(said);
+      f(SaidText{{}, 0, "", "", dropped.get<std::string>()});
       continue;
     }
-    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text"),
-               &question = member(json, "question");
+    const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text");
     const auto is_token = [=](const Json& id) { return is_below(id, uint64_t(vocab)); };
     if (!tokens.is_array() || !is_below(begin, tokens.size() + 1) ||
         !std::all_of(tokens.begin(), tokens.end(), is_token) || !text.is_string())
       refuse("no text of this model", place, "nanospec distill writes such a file: write it again");
     if (const Json& its = member(json, "tokenizer"); !its.is_null() && its != tokenizer)
       refuse("a text of a model with another tokenizer", place, "let nanospec distill write texts of this model");
-    f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(),
-               question.is_string() ? question.get<std::string>() : "", text.get<std::string>(), "",
-               json.value("held_out", Json()) == true});
+    f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(), member_text(json, "question"),
+               text.get<std::string>(), "", member(json, "held_out") == true});
   }
 }
 

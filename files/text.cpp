@@ -54,7 +54,7 @@ struct JsonGuard {
   const std::string& where;
   std::vector<std::set<std::string>> keys = {};  // of the objects and lists that are open
 
-  bool open() {
+  bool start_object(size_t) {
     constexpr size_t kDeepest = 32;
     if (keys.size() == kDeepest) refuse("JSON nested too deeply", where);
     keys.emplace_back();
@@ -64,14 +64,12 @@ struct JsonGuard {
     if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where);
     return true;
   }
-  bool close() {
+  bool end_object() {
     keys.pop_back();
     return true;
   }
-  bool start_object(size_t) { return open(); }
-  bool start_array(size_t) { return open(); }
-  bool end_object() { return close(); }
-  bool end_array() { return close(); }
+  bool start_array(size_t n) { return start_object(n); }
+  bool end_array() { return end_object(); }
   bool null() { return true; }
   bool boolean(bool) { return true; }
   bool number_integer(int64_t) { return true; }
@@ -109,6 +107,11 @@ const Json& member(const Json& object, const std::string& name) {
   if (!object.is_object()) return none;
   const auto found = object.find(name);
   return found == object.end() ? none : *found;
+}
+
+std::string member_text(const Json& object, const std::string& name) {
+  const Json& value = member(object, name);
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 // ---------------------------------------------------------------------------------------------------------------

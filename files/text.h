@@ -138,6 +138,8 @@ std::string shown(const Json& value);
 
 // The member of that name, or null where there is none.
 const Json& member(const Json& object, const std::string& name);
+// The text that the member of that name is; "" where it is none.
+std::string member_text(const Json& object, const std::string& name);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tokenizer

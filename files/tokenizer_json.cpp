@@ -70,6 +70,10 @@ struct HfReader {
     if (!normalizer.is_null() && !parts.nfc) refuse("its normalizer is " + named(normalizer), where, advice);
     if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
     parts.pre = pre_split_of(member(file, "pre_tokenizer"));
+    const Json& model = member(file, "model");
+    for (int byte = 0; byte < 256; byte++)  // for a byte that the vocabulary lacks an unknown token would stand
+      if (!model["vocab"].contains(gpt2_name(byte)))
+        expect("the vocabulary lacks bytes, and the model's ", model, "unk_token", {nullptr});
   }
   // Llama 2's normalizer writes spaces as U+2581; Mistral's pre-tokenizer does the same.
   void read_sentencepiece() {
@@ -179,14 +183,6 @@ struct HfReader {
       else refuse(filled("merge {} is {}", parts.merges.size(), shown(merge)), where);
     }
   }
-
-  // Where the vocabulary lacks bytes, an unknown token would stand for them.
-  void check_unknown() const {
-    const Json& model = member(file, "model");
-    size_t bytes = 0;
-    for (int byte = 0; byte < 256; byte++) bytes += model["vocab"].contains(gpt2_name(byte));
-    if (bytes < 256) expect("the vocabulary lacks bytes, and the model's ", model, "unk_token", {nullptr});
-  }
 };
 
 }  // namespace
@@ -201,7 +197,6 @@ BpeParts parse_bpe(const std::string& text, const std::string& where) {
   reader.parts.sentencepiece = member(model, "byte_fallback") == true;
   if (reader.parts.sentencepiece) reader.read_sentencepiece();
   else reader.read_byte_level();
-  if (!reader.parts.sentencepiece) reader.check_unknown();
   reader.read_post_processor(member(reader.file, "post_processor"));
   return reader.parts;
 }

@@ -81,8 +81,7 @@ struct ForestRunner : Judge<Target> {
   struct Opening {
     Sequence* text;
     int start, n;
-    int rows = 0;         // in this forward
-    bool cached = false;  // all of it
+    int rows = 0;  // in this forward
   };
   // Adds up to `most` rows of windows to the forward. Returns how many.
   int add_pieces(int most) {
@@ -98,15 +97,15 @@ struct ForestRunner : Judge<Target> {
     return added;
   }
   void keep_pieces() {
-    for (Opening& its : opening_) {
+    std::vector<Opening> rest;  // whose windows are not cached yet
+    for (const Opening& its : opening_) {
       std::vector<int> all(size_t(its.rows));
       std::iota(all.begin(), all.end(), 0);
       target.sit(its.text->seat);
       target.keep(all.data(), its.rows);
-      its.cached = target.past() == its.n;
+      if (target.past() != its.n) rest.push_back(its);
     }
-    opening_.erase(std::remove_if(opening_.begin(), opening_.end(), [](const Opening& its) { return its.cached; }),
-                   opening_.end());
+    opening_ = std::move(rest);
   }
 
   std::vector<Opening> opening_;  // in the order of their coming

@@ -1,10 +1,10 @@
 // growth/ahead.h: drafting while the target verifies (speculative speculative decoding, Kumar, Dao, May 2026).
 //
-// In order: when to draft ahead; the worker, which drafts a tree for each likely outcome of a forward, and caches these
-// trees; the planner that takes them. The outcome of a forward is the last accepted node of its tree, and the bonus
-// token. A drafter that knows the noise can often predict both. So while the target runs, another thread drafts the
-// next trees for the likeliest outcomes. If one of them comes true, the next tree is there at once. Under rule `match`
-// any tree gives the same text, so nothing here can change it.
+// In order: the worker, which drafts a tree for each likely outcome of a forward, and caches these trees; the planner
+// that takes them. The outcome of a forward is the last accepted node of its tree, and the bonus token. A drafter that
+// knows the noise can often predict both. So while the target runs, another thread drafts the next trees for the
+// likeliest outcomes. If one of them comes true, the next tree is there at once. Under rule `match` any tree gives the
+// same text, so nothing here can change it.
 #pragma once
 
 #include <atomic>
@@ -19,15 +19,6 @@
 #include "machine/threads.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// When to draft ahead
-
-// Whether the worker drafts during the forward-th forward of a text.
-inline bool drafts_ahead(Ahead ahead, const ABTest& ahead_test, int64_t forward) {
-  constexpr int64_t kRest = 32;  // in one of so many it does not, to measure the contention
-  return ahead == Ahead::kAuto ? ahead_test.on() : forward % kRest != kRest - 1;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The worker
@@ -152,10 +143,8 @@ class DraftingAhead {
     } rollback_at_end{assumes_};
     assumes_.assume(nullptr, 0);
     for (const Outcome& outcome : outcomes()) {
-      Key key;
-      for (int node = outcome.node; node > 0; node = tree_.parent[node]) key.push_back(tree_.token[node]);
-      std::reverse(key.begin(), key.end());
-      key.push_back(outcome.token);
+      Key key(1, outcome.token);
+      for (int node = outcome.node; node > 0; node = tree_.parent[node]) key.insert(key.begin(), tree_.token[node]);
       if (stop_.load(std::memory_order_acquire)) return;
       const Limits limits = limits_at_(n_ + int(key.size()));
       if (limits.depth > 0) draft(key, limits);
@@ -293,14 +282,18 @@ class AheadPlanner : public TreePlanner, public Watcher {
   void drafted(const Growth& growth, const Tree& tree) override {
     plan_.drafted(growth, tree);
     const Experience& experience = plan_.experience();
-    drafting_ = worker_ && drafts_ahead(when_, experience.ahead_test, forwards_++);
+    constexpr int64_t kRest = 32;  // in one of so many forwards the worker rests, to measure the contention
+    drafting_ = worker_ && (when_ == Ahead::kAuto ? experience.ahead_test.on() : forwards_++ % kRest != kRest - 1);
     if (drafting_) worker_->start(growth, tree, experience.trust, experience.best_chance, index_);
     forward_began_ = clock_.now();
   }
   void forwarded(const Tree&) override { forward_seconds_ = clock_.now() - forward_began_; }
   void verified(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) override {
     if (drafting_) worker_->finish(verdict.tokens, stats);
-    if (worker_) count_forward(stats, drafting_, forward_seconds_);
+    if (worker_) {
+      stats.forwards_without += !drafting_;
+      (drafting_ ? stats.forward_seconds : stats.forward_seconds_without) += forward_seconds_;
+    }
     plan_.observe(tree, forward_seconds_);  // only now: the worker has read the costs until finish()
     plan_.verified(growth, tree, verdict, emitted);
     emitted_ = emitted;

@@ -39,11 +39,6 @@ struct AheadStats {
   }
 };
 
-inline void count_forward(AheadStats& stats, bool drafting, double seconds) {
-  stats.forwards_without += !drafting;
-  (drafting ? stats.forward_seconds : stats.forward_seconds_without) += seconds;
-}
-
 inline void add(AheadStats& sum, const AheadStats& part) {
   sum.wanted |= part.wanted;
   sum.able |= part.able;

@@ -84,14 +84,6 @@ inline Json to_json(const Calibration& c) {
   return json;
 }
 
-// What measures it.
-inline std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
-                               double temperature) {
-  return filled("run build/nanospec calibrate --model {} --drafter {} --temperature {}{} --data TEXT",
-                printable(model_dir, 300), printable(drafter), temperature,
-                file.empty() ? "" : " --out " + printable(file, 300));
-}
-
 // Throws std::runtime_error if the text is wrong.
 inline std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
   const Json file = parse_json(text, where);
@@ -114,13 +106,11 @@ inline void write_calibration(const std::string& path, const Calibration& calibr
   const OpenFile turn{lock_shortly(path)};
   std::vector<Calibration> all;
   if (std::filesystem::exists(path)) all = read_calibrations(path);
-  const auto same = [&](const Calibration& one) {
-    return one.drafter == calibration.drafter && one.temperature == calibration.temperature;
-  };
-  all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
-  all.push_back(calibration);
   Json file;
-  for (const Calibration& one : all) file["calibrations"].push_back(to_json(one));
+  for (const Calibration& one : all)
+    if (one.drafter != calibration.drafter || one.temperature != calibration.temperature)
+      file["calibrations"].push_back(to_json(one));
+  file["calibrations"].push_back(to_json(calibration));
   write_file(path, json_text(file, 1));
 }
 
@@ -129,7 +119,9 @@ inline void write_calibration(const std::string& path, const Calibration& calibr
 inline Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
                                     double temperature) {
   const std::string path = file.empty() ? calibration_path(model_dir) : file;
-  const std::string advice = command_for(file, drafter, model_dir, temperature);
+  const std::string advice = filled(
+      "run build/nanospec calibrate --model {} --drafter {} --temperature {}{} --data TEXT", printable(model_dir, 300),
+      printable(drafter), temperature, file.empty() ? "" : " --out " + printable(file, 300));
   if (!std::filesystem::exists(path)) refuse("nothing is calibrated yet", printable(path, 300), advice);
   const std::vector<Calibration> all = read_calibrations(path);
   const Calibration* best = nullptr;

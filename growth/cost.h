@@ -90,14 +90,13 @@ class Cost {
  private:
   // Noise and pauses can make a larger forward look cheaper: such sizes get one cost, by how often they were measured.
   void publish() {
-    const int sizes = int(own_.size());
     seconds_ = never_falling(own_, seen_);
     for (double& one : seconds_) one *= common_;
 
     slope_.assign(own_.size(), std::numeric_limits<double>::infinity());
     const auto steepness = [&](int from, int to) { return (seconds_[to] - seconds_[from]) / (to - from); };
     corners_.clear();  // of the convex function below the costs, to the right of `from`; the nearest one last
-    for (int from = sizes - 1; from >= 0; from--) {
+    for (int from = int(own_.size()) - 1; from >= 0; from--) {
       while (corners_.size() > 1 && steepness(from, corners_.end()[-2]) <= steepness(from, corners_.back()))
         corners_.pop_back();
       if (!corners_.empty()) slope_[from] = steepness(from, corners_.back());

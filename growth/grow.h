@@ -80,10 +80,10 @@ struct LikeliestTree {
   Growth& growth;
   const Limits& limits;
   Expand expand;
-  std::vector<Candidate> candidates = {};   // those of the i-th expanded node from i * kLikeliestWidth on
-  std::vector<int> first = {}, count = {};  // of a node: where its candidates begin, and how many there are
-  std::vector<char> ready = {};             // whether it has been among these:
-  std::vector<int> next = {};               // nodes that are likely to be expanded soon
+  std::vector<Candidate> candidates = {};  // (nodes, kLikeliestWidth)
+  std::vector<int> count = {};             // (nodes) how many candidates it has
+  std::vector<char> ready = {};            // (nodes) whether it has been among these:
+  std::vector<int> next = {};              // nodes that are likely to be expanded soon
 };
 
 // Takes the best offer of all trees, again and again: adds the likeliest node that is offered, or expands a node, which
@@ -119,11 +119,11 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
   const auto offer_node = [&](int tree, int parent, int rank) {  // one candidate at a time, since they are sorted
     const auto& its = trees[tree];
     if (rank < its.count[parent])
-      offer(its.growth.reach[parent] * its.candidates[its.first[parent] + rank].chance, tree, parent, rank);
+      offer(its.growth.reach[parent] * its.candidates[parent * kWidth + rank].chance, tree, parent, rank);
   };
   const auto offer_expansion = [&](int tree, int node) {
     auto& its = trees[tree];
-    its.first.push_back(-1);
+    its.candidates.resize(its.candidates.size() + kWidth);
     its.count.push_back(0);
     its.ready.push_back(0);
     if (its.growth.depth[node] < its.limits.depth && node < most)
@@ -148,8 +148,7 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
     }
   };
   for (int tree = 0; tree < roots; tree++) {
-    trees[tree].candidates.reserve(8 * kWidth);  // this, and the next two, are mostly enough
-    trees[tree].first.reserve(32);
+    trees[tree].candidates.reserve(32 * kWidth);  // this, and the next one, are mostly enough
     trees[tree].count.reserve(32);
     offer_expansion(tree, 0);
   }
@@ -162,7 +161,7 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
     auto& its = trees[tree];
     if (its.growth.size() > most) continue;  // it is full
     if (rank != kUnexpanded) {
-      const int node = its.growth.add(parent, its.candidates[its.first[parent] + rank]);
+      const int node = its.growth.add(parent, its.candidates[parent * kWidth + rank]);
       added.push_back(tree);
       reached.push_back(its.growth.reach[node]);
       tokens += its.growth.reach[node];
@@ -171,9 +170,7 @@ void grow_likeliest(const Cost& cost, int budget, std::vector<LikeliestTree<Expa
       offer_expansion(tree, node);
     } else if (pays(reach, its)) {
       prepare_next(tree, parent);
-      its.first[parent] = int(its.candidates.size());
-      its.candidates.resize(its.candidates.size() + kWidth);
-      its.count[parent] = its.expand(parent, &its.candidates[its.first[parent]]);
+      its.count[parent] = its.expand(parent, &its.candidates[parent * kWidth]);
       spent += its.limits.expand_seconds;
       offer_node(tree, parent, 0);
     }
@@ -230,17 +227,10 @@ void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand&
 // that ends where H exceeds the threshold. `naive`: the same, with several children at its end. `width`: more children
 // for a larger H. `depth-width`: the same, and none where H exceeds the threshold.
 inline int children_by_entropy(const Shape& shape, float H) {
-  switch (shape.kind) {
-    case Shape::kEntropyStop:
-      return H > shape.threshold ? 0 : 1;
-    case Shape::kEntropyNaive:
-      return H > shape.threshold ? shape.width : 1;
-    case Shape::kEntropyDepthWidth:
-      if (H > shape.threshold) return 0;
-      break;
-    default:
-      break;
-  }
+  const bool unsure = H > shape.threshold;
+  if (shape.kind == Shape::kEntropyStop) return unsure ? 0 : 1;
+  if (shape.kind == Shape::kEntropyNaive) return unsure ? shape.width : 1;
+  if (shape.kind == Shape::kEntropyDepthWidth && unsure) return 0;
   return H < 0.02f ? 1 : H < 1 ? 2 : std::min(int(std::ceil(4 * H)), 7);
 }
 
@@ -286,20 +276,14 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
 // first.
 template <class Expand>
 void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& expand) {
-  if (shape.fixed()) {
-    if (!shape.plan) throw std::logic_error("shape " + shape.name + " has no template: make it first");
-    grow_template(*shape.plan, limits, growth, expand);
-  } else if (shape.by_entropy()) {
-    grow_by_entropy(shape, limits, growth, expand);
-  } else if (shape.kind == Shape::kBeam) {
-    grow_beam(shape, limits, growth, expand);
-  } else if (shape.kind == Shape::kBestFirst) {
-    grow_likeliest(shape.budget, limits.depth, growth, one_by_one(expand));
-  } else {
-    if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
-    std::vector<LikeliestTree<decltype(one_by_one(expand))>> tree = {{growth, limits, one_by_one(expand)}};
-    grow_likeliest(*limits.cost, shape.budget, tree);
-  }
+  if (shape.fixed() && !shape.plan) throw std::logic_error("shape " + shape.name + " has no template: make it first");
+  if (shape.fixed()) return grow_template(*shape.plan, limits, growth, expand);
+  if (shape.by_entropy()) return grow_by_entropy(shape, limits, growth, expand);
+  if (shape.kind == Shape::kBeam) return grow_beam(shape, limits, growth, expand);
+  if (shape.kind == Shape::kBestFirst) return grow_likeliest(shape.budget, limits.depth, growth, one_by_one(expand));
+  if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
+  std::vector<LikeliestTree<decltype(one_by_one(expand))>> tree = {{growth, limits, one_by_one(expand)}};
+  grow_likeliest(*limits.cost, shape.budget, tree);
 }
 
 }  // namespace nanospec

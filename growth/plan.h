@@ -74,7 +74,8 @@ class ShapePlanner : public TreePlanner, public Watcher {
   ReliabilityCurve reliability;  // of the chances of verified nodes
   bool drafts = false;           // whether the drafter was asked for this tree, or has drafted it ahead
 
-  // cost: of the target's forwards, which it updates; null for shapes that do not use it. experience: with the drafter.
+  // cost: of the target's forwards, which it updates; null for shapes that do not use it: then no time is measured.
+  // experience: with the drafter.
   ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, Clock& clock)
       : shape_(shape), cost_(cost), experience_(experience), clock_(clock) {}
 
@@ -85,7 +86,7 @@ class ShapePlanner : public TreePlanner, public Watcher {
   void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
     if (!begin()) return;
     Corrected corrected = this->corrected(drafter);
-    if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
+    if (cost_) corrected.after_root = [&] { root_at_ = clock_.now(); };
     grow_shape(shape_, limits_now(room), corrected, draws, growth);
     asked_ = corrected.asked;
   }
@@ -107,9 +108,7 @@ class ShapePlanner : public TreePlanner, public Watcher {
   // each: the seconds of an expansion.
   void end(const Questions& asked, const Growth& growth, double costs, double each) {
     asked_ = asked;
-    if (!drafts) return;
-    if (asked.expanded > 0) learn_expansion(each);
-    learn_pace(growth, costs);
+    if (drafts) learn_draft(growth, costs, asked.expanded, each);
   }
   // Called instead of grow() if the tree was drafted ahead.
   void take(const Questions& asked) {
@@ -119,12 +118,18 @@ class ShapePlanner : public TreePlanner, public Watcher {
   }
 
   void drafted(const Growth& growth, const Tree&) override {
-    if (!by_costs()) return;
-    if (drafts && shape_.kind == Shape::kAuto) learn_draft(growth, root_at_ - began_, clock_.now() - root_at_);
+    if (!cost_) return;
+    if (drafts && shape_.kind == Shape::kAuto) {
+      // root: its expansion, which may include a forward of the drafter's model that serves all nodes.
+      const double root = root_at_ - began_, others = clock_.now() - root_at_;
+      const double costs = (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) - 1;
+      const int expanded = asked_.expanded - 1;
+      learn_draft(growth, costs, expanded, others / std::max(1, expanded));
+    }
     began();
   }
   void forwarded(const Tree& tree) override {
-    if (by_costs()) observe(tree, clock_.now() - began_);
+    if (cost_) observe(tree, clock_.now() - began_);
   }
   void observe(const Tree& tree, double forward_seconds) {
     if (cost_) cost_->observe(tree.size() - 1, forward_seconds);
@@ -137,23 +142,14 @@ class ShapePlanner : public TreePlanner, public Watcher {
   }
 
  private:
-  bool by_costs() const { return cost_ != nullptr; }  // only then time is measured
   void began() {
-    if (by_costs()) began_ = root_at_ = clock_.now();
+    if (cost_) began_ = root_at_ = clock_.now();
   }
-  // Learns from the seconds of drafting, and from the growth that it gave. root: for the root's expansion, which may
-  // include a forward of the drafter's model that serves all nodes; others: for the other nodes. A pause of the machine
-  // at most doubles the estimate.
-  void learn_draft(const Growth& growth, double root, double others) {
-    const int expanded = asked_.expanded - 1;
-    if (expanded > 0) learn_expansion(others / expanded);
-    learn_pace(growth, (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) - 1);
-  }
-  void learn_expansion(double seconds) {
+  // Learns from the seconds that each of some expansions took, and from the growth that they gave, with its costs as in
+  // end(). A pause of the machine at most doubles the estimate.
+  void learn_draft(const Growth& growth, double costs, int expanded, double seconds) {
     double& each = experience_.expand_seconds;
-    each = std::max(1e-9, each + (std::min(seconds, 2 * each) - each) / 4);
-  }
-  void learn_pace(const Growth& growth, double costs) {
+    if (expanded > 0) each = std::max(1e-9, each + (std::min(seconds, 2 * each) - each) / 4);
     double tokens = -1;  // expected, but for the one that plain decoding gives too
     for (float reach : growth.reach) tokens += double(reach);
     const double penalty = growth.size() == 1 ? 0.01 : 0;  // a tree without nodes counts as a loss

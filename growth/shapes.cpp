@@ -12,21 +12,16 @@ Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank)
   std::vector<std::vector<int>> children(parent.size());
   for (size_t i = 1; i < parent.size(); i++) children[parent[i]].push_back(int(i));
   Template t;
-  std::vector<int> level(1, 0);
-  for (int first = 0; !level.empty();) {  // the index of the level's first node
-    std::vector<int> below;
-    for (size_t k = 0; k < level.size(); k++) {
-      std::vector<int>& own = children[level[k]];
-      std::sort(own.begin(), own.end(), [&](int a, int b) { return rank[a] < rank[b]; });
-      for (int child : own) {
-        below.push_back(child);
-        t.parent.push_back(first + int(k));
-        t.rank.push_back(rank[child]);
-      }
+  std::vector<int> order(1, 0);  // of the nodes
+  for (int at = 0; at < int(order.size()); at++) {
+    if (at == t.level.back()) t.level.push_back(int(order.size()));  // a level begins; its nodes are in
+    std::vector<int>& own = children[order[at]];
+    std::sort(own.begin(), own.end(), [&](int a, int b) { return rank[a] < rank[b]; });
+    for (int child : own) {
+      order.push_back(child);
+      t.parent.push_back(at);
+      t.rank.push_back(rank[child]);
     }
-    first = t.level.back();
-    if (!below.empty()) t.level.push_back(int(t.parent.size()));
-    level.swap(below);
   }
   return t;
 }
@@ -100,8 +95,7 @@ void read_settings(Shape& shape, const std::string& settings) {
     else
       refuse_usage(
           "shape {} has a setting '{}': --shape: write {}:threshold=H,depth=D,of=q or of=confidence{}, D up to {}; "
-          "each "
-          "may be left out",
+          "each may be left out",
           shape.name.substr(0, 64), one.substr(0, 64), kShapes[shape.kind].word,
           shape.kind == Shape::kEntropyNaive ? ",width=K" : "", kMostDepth);
   }
@@ -140,13 +134,10 @@ Shape parse_shape(const std::string& text, int budget) {
         refuse_usage("shape {} is too wide: --shape: choose beam:{} or less", text.substr(0, 64), kMostBeam);
       break;
     case Shape::kStatic:
-      shape.file = rest;
-      shape.depth = !rest.empty();
-      break;
     case Shape::kCalibrated:
     case Shape::kSequoia:
       shape.file = rest;
-      shape.depth = text == word || !rest.empty();
+      shape.depth = !rest.empty() || (text == word && shape.kind != Shape::kStatic);
       break;
     case Shape::kBestFirst:
     case Shape::kAuto:

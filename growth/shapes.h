@@ -72,7 +72,7 @@ template <class Chance>
 Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   // course 7
   struct Offer {
-    double reach;
+    double reach, above;  // of the node; of its parent
     int parent, rank, depth;
     bool operator<(const Offer& other) const {  // the likeliest is the queue's top; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
@@ -80,19 +80,16 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   };
   std::priority_queue<Offer> offers;
   const auto offer = [&](double above, int parent, int rank, int depth) {
-    if (depth < depths && rank < ranks) offers.push({above * chance(depth, rank), parent, rank, depth});
+    if (depth < depths && rank < ranks) offers.push({above * chance(depth, rank), above, parent, rank, depth});
   };
   std::vector<int> parent = {-1}, rank = {0};
-  std::vector<double> reach = {1};
   offer(1, 0, 0, 0);
-  while (!offers.empty() && int(parent.size()) <= nodes) {
+  while (!offers.empty() && offers.top().reach > 0 && int(parent.size()) <= nodes) {
     const Offer best = offers.top();
     offers.pop();
-    if (best.reach <= 0) break;
     parent.push_back(best.parent);
     rank.push_back(best.rank);
-    reach.push_back(best.reach);
-    offer(reach[best.parent], best.parent, best.rank + 1, best.depth);
+    offer(best.above, best.parent, best.rank + 1, best.depth);
     offer(best.reach, int(parent.size()) - 1, 0, best.depth + 1);
   }
   return by_levels(parent, rank);

@@ -184,9 +184,9 @@ class ABTest {
   }
 
  private:
-  static constexpr int kBlock = 9, kTrial = 4, kRest = 8,
-                       kLongestRest = 64;  // kBlock in iterations; the others in blocks
-  double seconds_per_token_[2] = {};       // seconds a token without and with it, smoothed over blocks; 0: not known
+  // kBlock in iterations; the others in blocks.
+  static constexpr int kBlock = 9, kTrial = 4, kRest = 8, kLongestRest = 64;
+  double seconds_per_token_[2] = {};  // seconds a token without and with it, smoothed over blocks; 0: not known
   bool on_ = false;
   int iterations_ = 0, tokens_ = 0;  // of this block
   double seconds_ = 0;

@@ -27,10 +27,8 @@ inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* n
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
     const float* const row = drafter.logits(growth, nodes[k]);
-    if (!row) {  // there the drafter knows nothing
-      count[k] = 0;
-      continue;
-    }
+    count[k] = 0;  // where the drafter knows nothing
+    if (!row) continue;
     Sampling node_sampling;  // with a seed for this node alone
     node_sampling.seed =
         random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));

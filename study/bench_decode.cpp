@@ -110,8 +110,11 @@ void bench_kinds(Bench& bench) {
   run_section(bench, subject, kKinds, read_kinds(subject, bench.quick ? 1 : SIZE_MAX));
 }
 
-void run_on_kinds(Bench& bench, const std::vector<Topic>& topics, const std::string& command) {
-  const std::string missing = kinds_missing(bench.options.settings.model);
+void run_seeds(Bench& bench) {
+  const Settings& its = bench.options.settings;
+  const std::string command = "build/nanospec experiments --only seeds --model " + its.model + " --threads " +
+                              std::to_string(its.threads),
+                    missing = kinds_missing(its.model);
   if (!missing.empty()) return bench.print(command, left_out(missing));
   Subject subject(asking(bench.options));
   const std::vector<Text> kinds = read_kinds(subject, bench.quick ? 1 : kEachKind);
@@ -121,8 +124,8 @@ void run_on_kinds(Bench& bench, const std::vector<Topic>& topics, const std::str
     all.tokens.insert(all.tokens.end(), kind.tokens.begin(), kind.tokens.end());
     all.asked.insert(all.asked.end(), kind.asked.begin(), kind.asked.end());
   }
-  bench.seconds /= double(topics.size());
-  for (const Topic& topic : topics)
+  bench.seconds /= double(kSeeds.size());
+  for (const Topic& topic : kSeeds)
     if (!interrupted())
       run_topic(bench, subject, topic, topic.from.texts == std::string("kinds") ? kinds : std::vector<Text>{all},
                 topic.name + (": " + std::string(topic.question)) + "\n" + command);

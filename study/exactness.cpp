@@ -11,8 +11,7 @@ namespace nanospec {
 namespace {
 
 Chances normalized(Chances weights) {
-  double sum = 0;
-  for (double weight : weights) sum += weight;
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (double& weight : weights) weight /= sum;
   return weights;
 }
@@ -107,10 +106,7 @@ class Outcomes {
  public:
   // The answer i has chance[i]; impossible answers are never given.
   int choose(const Chances& chance) {
-    if (at_ == asked_) {
-      if (questions_.size() == asked_) questions_.emplace_back();
-      questions_[asked_++] = {chance, possible(chance, 0)};
-    }
+    if (at_ == questions_.size()) questions_.push_back({chance, possible(chance, 0)});
     const Question& question = questions_[at_++];
     if (question.answer == int(chance.size())) throw std::logic_error("a draw from a distribution without mass");
     weight_ *= question.chance[size_t(question.answer)];
@@ -123,8 +119,8 @@ class Outcomes {
   bool next() {
     at_ = 0;
     weight_ = 1;
-    for (; asked_ > 0; asked_--) {
-      Question& last = questions_[asked_ - 1];
+    for (; !questions_.empty(); questions_.pop_back()) {
+      Question& last = questions_.back();
       last.answer = possible(last.chance, last.answer + 1);
       if (last.answer < int(last.chance.size())) return true;
     }
@@ -140,8 +136,8 @@ class Outcomes {
     while (from < int(chance.size()) && !(chance[size_t(from)] > 0)) from++;
     return from;
   }
-  std::vector<Question> questions_;  // those of this run, `asked_` of them
-  size_t asked_ = 0, at_ = 0;
+  std::vector<Question> questions_;  // those of this run
+  size_t at_ = 0;                    // the next one
   double weight_ = 1;
 };
 
@@ -179,11 +175,6 @@ struct EnumeratedOracle {
   int draw(int, const double* weights) { return outcomes.choose(normalized(Chances(weights, weights + world.vocab))); }
   int pick(int node) { return outcomes.choose(world.p[context(node)]); }
 };
-
-Verdict judge(const Study& study, const Tree& tree, EnumeratedOracle& oracle) {
-  if (study.rule == Rule::kTraversal) return traversal(tree, oracle, study.choosing == Choosing::kWithReplacement);
-  return judge(study.rule, tree, oracle);
-}
 
 // The chance of each of the V^(depth + 1) texts of that length, for a text that a forward emits and p continues.
 // emitted: [context] the chance that a forward emits just these tokens.
@@ -275,7 +266,9 @@ Exactness enumerate(const Study& study, const World& world) {
     });
     flatten(growth, tree);
     EnumeratedOracle oracle = {world, growth, tree, outcomes};
-    const Verdict verdict = judge(study, tree, oracle);
+    const Verdict verdict = study.rule == Rule::kTraversal
+                                ? traversal(tree, oracle, study.choosing == Choosing::kWithReplacement)
+                                : judge(study.rule, tree, oracle);
 
     int context = 0;
     for (int token : verdict.tokens) context = context_after(context, token, vocab);

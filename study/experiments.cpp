@@ -12,13 +12,8 @@ Sections sections_of(Lab& lab) {
   Sections sections;
   for (const Topic& topic : kTopics)
     sections.push_back({topic.name, [&lab, &topic] { run_in_lab(lab, topic); }, topic.seconds, topic.question});
-  const auto seeds = [&lab] {
-    run_on_kinds(lab, kSeeds,
-                 "build/nanospec experiments --only seeds --model " + lab.options.settings.model + " --threads " +
-                     std::to_string(lab.options.settings.threads));
-  };
   sections.push_back(
-      {"seeds", seeds, 600,
+      {"seeds", [&lab] { run_seeds(lab); }, 600,
        "what do the methods that nanospec began with make of a model in a GGUF file, by what it is asked "
        "for? Dynamic trees, Medusa's heads, the parallel drafter, drafting ahead; only where it is named",
        false});
@@ -57,9 +52,8 @@ Command describe(Lab& b, std::string& only, float& minutes) {
                      {"--quiet", "", &b.options.settings.quiet, "no progress"}}})};
 }
 
-void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
-  if (path.empty() || !std::filesystem::exists(path))
-    refuse("there is no " + what, path.empty() ? flag : printable(path, 300), advice);
+void need(const std::string& path, const std::string& what, const std::string& advice) {
+  if (!std::filesystem::exists(path)) refuse("there is no " + what, printable(path, 300), advice);
 }
 
 bool is_target(const Lab& lab, const std::string& small) {
@@ -142,8 +136,7 @@ const std::vector<Topic> kTopics = {
      {},
      {kTokens, "tokens, told over not told",
       [](Method m) {
-        m.knows_noise = false;
-        return m;
+        return Method{m.drafter, m.shape, m.verify, m.budget, false};
       }}},
     {"noise-aware",
      20,
@@ -234,15 +227,14 @@ int experiments_command(int argc, char** argv) {
     lab.conclude();
     return interrupted() ? kInterruptedStatus : 0;
   };
-  const auto in_lab = [](const Section& one) { return std::string("seeds") != one.name; };
-  if (std::none_of(sections.begin(), sections.end(), in_lab)) return run(sections[0].seconds);
+  if (sections[0].name == std::string("seeds")) return run(sections[0].seconds);  // the last of all, so it is alone
   if (is_gguf(lab.options.settings.model))
     refuse_usage("of a model in a GGUF file there is one experiment: --model: add --only seeds");
   choose_models(lab, given);
   if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
-  need(lab.options.settings.model + "/model.safetensors", "target", "--model",
+  need(lab.options.settings.model + "/model.safetensors", "target",
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
-  need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
+  need(lab.drafter_model + "/model.safetensors", "drafter model",
        "train it with train_gpt, or name another with --drafter_model");
   if (given.has("--drafter_model")) refuse_itself(lab, lab.drafter_model, "--drafter_model");
   for (const DrafterName& part : parse_drafter(lab.drafter.empty() ? kStrong : lab.drafter))
@@ -250,7 +242,7 @@ int experiments_command(int argc, char** argv) {
   if (lab.data.empty())
     refuse("there is no text", not_found_text(lab.options.settings.model),
            "make data gets one, or name it with --data");
-  need(lab.data, "text", "--data", "check the path");
+  need(lab.data, "text", "check the path");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)
     refuse("the text is too short", printable(lab.data, 300),

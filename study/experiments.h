@@ -140,8 +140,8 @@ struct Text {
 void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::vector<Text>& texts,
                const std::string& heading, std::string missing = "", const std::map<char, std::string>& words = {});
 void run_in_lab(Lab& lab, const Topic& topic);  // below the command that repeats it
-// Topics on a model in a GGUF file, by what it is asked for: the questions of data/kinds.jsonl (bench_decode.cpp).
-void run_on_kinds(Bench& bench, const std::vector<Topic>& topics, const std::string& command);
+// kSeeds, on a model in a GGUF file, by what it is asked for: the questions of data/kinds.jsonl (bench_decode.cpp).
+void run_seeds(Bench& bench);
 
 // ---------------------------------------------------------------------------------------------------------------
 // What tests hold

@@ -259,14 +259,6 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
 // ---------------------------------------------------------------------------------------------------------------
 // An experiment
 
-// What one method is held against; its own place where there is no such method.
-size_t base_of(const Experiment& study, const Topic& topic, size_t m) {
-  const Method& method = study.trial.methods[m];
-  if (!topic.held.base || method.drafter == "none") return m;
-  const size_t base = study.at(topic.held.base(method));
-  return base < study.trial.methods.size() ? base : m;
-}
-
 // A method a row: speedup over plain decoding, tokens per forward, both with intervals; nodes; what it has over the
 // method that it is held against, which goes to `json` too; the drafter's share of the time; the text.
 std::string study_table(const Experiment& study, const Topic& topic, OrderedJson& json) {
@@ -281,7 +273,8 @@ std::string study_table(const Experiment& study, const Topic& topic, OrderedJson
                     with_interval(study.speedup(m, study.trial.plain), 2),
                     with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)});
     if (held) {
-      const size_t base = base_of(study, topic, m);
+      const size_t at = method.drafter == "none" ? m : study.at(topic.held.base(method));
+      const size_t base = at < study.trial.methods.size() ? at : m;  // itself where there is no such method
       const Interval over = topic.held.measure.over(study, m, base);
       rows.back().push_back(base == m ? "" : with_interval(over, 2));
       if (method.drafter != "none")

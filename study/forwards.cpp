@@ -55,13 +55,11 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
       size.file.empty() ? Probe(size.config, dtype, gpu ? "cuda" : "cpu", threads, settings.rows) : Probe(settings);
   result.weight_bytes = probe.weight_bytes();
   for (int past : {size.short_past, size.long_past}) {
-    Forwards f;
-    f.past = past;
-    f.bytes = result.weight_bytes + probe.cache_bytes(past);
-    f.level = level_of(f.bytes, threads, bench.machine.caches);
-    f.limit = gpu ? median(gpu->read) : bench.roofline.bandwidth(f.level);
+    const double bytes = result.weight_bytes + probe.cache_bytes(past);
+    const Level level = level_of(bytes, threads, bench.machine.caches);
+    Forwards f = {past, bytes, gpu ? median(gpu->read) : bench.roofline.bandwidth(level), level, {}, {}};
     std::unique_ptr<Reader> reader;
-    if (!gpu) reader.reset(new Reader(f.bytes, threads));
+    if (!gpu) reader.reset(new Reader(bytes, threads));
     measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
       bench.show(result.name() + ", past " + std::to_string(past),
                  stretch.at(0.4 * (double(result.pasts.size()) + double(round) / rounds)));
@@ -101,8 +99,7 @@ std::string one_row_table(const std::vector<Result>& results) {
          "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the memory that they\n"
          "fit. " +
          (cpu ? "plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, "
-                "also\n"
-                "where the bytes lie half in one level, half in the next.\n"
+                "also\nwhere the bytes lie half in one level, half in the next.\n"
               : "\n");
 }
 
@@ -191,12 +188,10 @@ OrderedJson forwards_json(const std::vector<Result>& results) {
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic
 
-namespace {
 // Numbers in a layer's matrices.
-double layer_numbers(const Config& c) {
+static double layer_numbers(const Config& c) {
   return double(c.n_embd) * (c.qkv_size() + c.heads_size() + c.hidden() + c.inner());
 }
-}  // namespace
 
 double forward_flops(const Config& c, int rows, int past) {
   const double weights = c.n_layer * layer_numbers(c) + double(c.vocab_size) * c.n_embd;

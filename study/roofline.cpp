@@ -2,10 +2,8 @@
 #include "study/roofline.h"
 
 #include <fstream>
-#include <sstream>
 
-#include "commands/cli.h"
-#include "machine/launch.h"
+#include "files/words.h"
 
 namespace nanospec {
 
@@ -60,8 +58,7 @@ std::string now() {
 
 int listed_cpus(const std::string& list) {
   int count = 0;
-  std::istringstream in(list);
-  for (std::string range; std::getline(in, range, ',');) {
+  for (const std::string& range : split_at(list, ',')) {
     int from = 0, to = 0;
     const int read = sscanf(range.c_str(), "%d-%d", &from, &to);
     if (read >= 1) count += read == 2 ? std::max(0, to - from + 1) : 1;
@@ -70,18 +67,13 @@ int listed_cpus(const std::string& list) {
 }
 
 Machine this_machine() {
-  Machine machine;
-  machine.cpu = cpu_name();
-  machine.simd = kSimd;
 #if defined(__clang__)
-  machine.compiler = __VERSION__;
+  const std::string compiler = __VERSION__;
 #else
-  machine.compiler = std::string("g++ ") + __VERSION__;
+  const std::string compiler = std::string("g++ ") + __VERSION__;
 #endif
-  machine.date = now();
-  machine.threads = usable_cores();
-  machine.caches = caches_of(machine.threads);
-  return machine;
+  const int threads = usable_cores();
+  return {cpu_name(), kSimd, compiler, now(), threads, caches_of(threads)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -134,29 +126,22 @@ float read_all(const float* data, size_t n) {
 
 }  // namespace
 
-struct Reader::Parts {
-  Pool pool;
-  std::vector<Array<float>> data;  // each thread's own
-  explicit Parts(int threads) : pool(threads), data(size_t(threads)) {}
-};
-
-Reader::Reader(double most_bytes, int threads) : parts_(new Parts(threads)) {
+Reader::Reader(double most_bytes, int threads) : pool_(threads), data_(size_t(threads)) {
   const size_t each = size_t(most_bytes / threads) / sizeof(float) + kStride;
-  parts_->pool.run([&](const Team& team) {
-    Array<float>& its = parts_->data[size_t(team.rank)];
+  pool_.run([&](const Team& team) {
+    Array<float>& its = data_[size_t(team.rank)];
     try {
       its = Array<float>(each);
     } catch (const std::bad_alloc&) {  // noticed below: no thread of a pool may throw
     }
     std::fill_n(its.data(), its.size(), 0.0f);  // written, or it takes no memory; by its reader, so that it lies near
   });
-  for (const Array<float>& its : parts_->data)
+  for (const Array<float>& its : data_)
     if (its.size() == 0) throw std::bad_alloc();
 }
-Reader::~Reader() = default;
 
 double Reader::bytes_per_second(double bytes, bool alone) {
-  const int threads = parts_->pool.size();
+  const int threads = pool_.size();
   const size_t floats = std::max<size_t>(size_t(bytes / threads) / sizeof(float) / kStride, 1) * kStride;
   const auto run = [&](float (*read)(const float*, size_t), long sweeps) {
     Stopwatch watch;
@@ -164,12 +149,12 @@ double Reader::bytes_per_second(double bytes, bool alone) {
       float sum = 0;
       const Range shares = team.share(threads);  // one each, or all
       for (long i = 0; i < sweeps; i++) {
-        for (int k = shares.begin; k < shares.end; k++) sum += read(parts_->data[size_t(k)].data(), floats);
+        for (int k = shares.begin; k < shares.end; k++) sum += read(data_[size_t(k)].data(), floats);
         asm volatile("" ::: "memory");  // for all that the compiler knows, the next sweep may find other numbers
       }
       sink = sum;
     };
-    parts_->pool.run(sweep, alone);
+    pool_.run(sweep, alone);
     return watch.lap();
   };
   const double once = run(read_all<true>, 1);  // brings it near, too
@@ -233,8 +218,7 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
   Pool single(1), team(threads);
   const auto measure = [&](Rates& rates, const std::function<double(bool)>& rate) {
     rates.one.push_back(rate(false));
-    if (threads > 1) rates.all.push_back(rate(true));
-    else rates.all.push_back(rates.one.back());
+    rates.all.push_back(threads > 1 ? rate(true) : rates.one.back());
   };
   double spent = watch.lap(), longest = 0;  // longest: of a run
   for (int run = 0; run < runs && working(double(run) / runs); run++) {

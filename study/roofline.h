@@ -4,10 +4,8 @@
 // In order: the machine's facts; which level of memory holds so many bytes; the measurement.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "growth/clock.h"
+#include "machine/launch.h"
 
 namespace nanospec {
 
@@ -74,13 +72,12 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
 class Reader {
  public:
   Reader(double most_bytes, int threads);  // throws std::bad_alloc
-  ~Reader();
   // One run of some ten milliseconds: every thread reads its share of `bytes`, or the caller's reads all of it alone.
   double bytes_per_second(double bytes, bool alone = false);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  Pool pool_;
+  std::vector<Array<float>> data_;  // each thread's own
 };
 
 }  // namespace nanospec

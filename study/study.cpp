@@ -18,8 +18,7 @@ constexpr StudyCommand kCommands[] = {{"bench", bench_command},
 
 int study_program(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  const StudyCommand* const command = row_of(kCommands, &StudyCommand::name, word);
-  if (command) return command->run(argc - 1, argv + 1);
+  if (const StudyCommand* const its = row_of(kCommands, &StudyCommand::name, word)) return its->run(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") {
     print_out(
         "Usage: build/study bench|experiments|exact|diagnose [FLAGS]\n\n" +

@@ -58,12 +58,9 @@ struct Lessons {
     for (size_t i = 0; i < token.size(); i++) class_of[size_t(token[i])] = int(i);
   }
 
-  // The target's embeddings of n tokens, (n, C), and what its head says of them.
+  // The target's embeddings of n tokens, (n, C).
   void embeddings(const int* tokens, int n, float* to) const {
     embed(*target, Team{}, n, tokens, {to, target->channels()});
-  }
-  void head_rows(const int* tokens, int n, float* to) const {
-    unpack(Team{}, n, Unpack<float, AnyNumber>{tokens, target->weights().head.forward, to, target->channels()});
   }
 
   // A drafter's weights before training. Its guesses begin as the target's head says these tokens; "any other" begins
@@ -73,7 +70,9 @@ struct Lessons {
     for (const TensorSpec& spec : table)
       if (spec.name == "guess.weight") {
         std::fill_n(weights.begin() + long(spec.offset), spec.size, 0.0f);
-        head_rows(token.data(), int(token.size()), weights.data() + spec.offset);
+        const Panels<AnyNumber>& head = target->weights().head.forward;
+        float* const guess = weights.data() + spec.offset;
+        unpack(Team{}, int(token.size()), Unpack<float, AnyNumber>{token.data(), head, guess, target->channels()});
       }
     return weights;
   }
@@ -109,8 +108,6 @@ class PassageRecorder {
     target.prefill(said.tokens.data(), first);
     for (int at = first, rows = 0; at < end; at += rows) {
       rows = std::min(target.most_rows(), end - at);
-      std::vector<int> all(static_cast<size_t>(rows));
-      std::iota(all.begin(), all.end(), 0);
       Batch chain;
       chain.add_chain(said.tokens.data() + at, rows, 0, 0);
       target.clear_rows();
@@ -119,7 +116,7 @@ class PassageRecorder {
       for (int row = 0; row < rows; row++)
         for (int layer : feature_layers(target.layers()))
           states_.insert(states_.end(), target.state(layer, row), target.state(layer, row) + target.channels());
-      target.keep(all.data(), rows);
+      target.keep(numbers_to(rows).data(), rows);
     }
     open_ = &said;
   }

@@ -58,6 +58,7 @@ struct DrafterOptions : RunOptions {
   bool generated() const { return target != "text"; }
   std::string folder() const { return out.empty() ? folder_of_model(dir) : out; }  // of NAME.safetensors
   std::string path(const char* more = "") const { return heads_path(folder(), words.name + more); }
+  Metadata metadata() const { return {}; }  // what its file says beside tensors
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
@@ -107,12 +108,7 @@ inline std::vector<Flag> drafter_flags(DrafterOptions& o, const std::vector<Flag
 // ---------------------------------------------------------------------------------------------------------------
 // A run
 
-// Appends the i-th sequence to a shard.
-using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
-
 // What it reads, and the shards that it is of.
-struct DrafterRun;
-RecordSequence record_texts(const DrafterRun& run);
 struct DrafterRun {
   const DrafterOptions& o;
   Loaded model;
@@ -121,7 +117,6 @@ struct DrafterRun {
   int train_shards = 0, validation_shards = 0;
   Metadata shared = {};          // what a resumed run must share with the one it goes on from
   int classes = 0, guesses = 0;  // that a guesser tells apart; how many of them, the first ones, are tokens
-  std::function<RecordSequence(const DrafterRun&)> recorder = record_texts;
   std::string folder() const { return folder_of_model(o.dir) + "/" + word_of(sizes.what); }
 };
 
@@ -194,13 +189,11 @@ inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
                      {"model", model_hash(o.dir)},  // none of a GGUF file: other number types of it will do
                      {"tokenizer", tokenizer}};
   lessons.target = std::make_shared<Target>(config, run.model.source(), Dtype::as_stored, false, o.threads, kRows);
-  run.recorder = [](const DrafterRun& its) -> RecordSequence {
-    return [recorder = std::make_shared<PassageRecorder>(its.o.lessons)](uint32_t i, Shard& shard) {
-      (*recorder)(i, shard);
-    };
-  };
   return run;
 }
+
+// Appends the i-th sequence to a shard.
+using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
 
 // Appends a sequence of a text.
 inline void record_sequence(const DrafterRun& run, Target& target, Drafter* drafter, Decoding decoding,
@@ -254,7 +247,7 @@ inline double make_shards(const DrafterRun& run, Recordings& states) {
            run.folder(), "learn from fewer tokens");
 
   Stopwatch watch;
-  const auto record = run.recorder(run);
+  const RecordSequence record = run.o.lessons ? PassageRecorder(run.o.lessons) : record_texts(run);
   Progress progress(run.o.quiet);
   double done = 0;
   const double all = double(missing.size()) * run.sizes.sequences;
@@ -280,12 +273,6 @@ inline double make_shards(const DrafterRun& run, Recordings& states) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The order of what is learned
-
-inline std::vector<int> numbers_to(int n) {
-  std::vector<int> list(static_cast<size_t>(n));
-  std::iota(list.begin(), list.end(), 0);
-  return list;
-}
 
 // Batches without end: every epoch goes through the shards, and through each one's pieces (its places, its sequences),
 // in an order of its own. Which pieces a batch has is a function of (seed, iteration) alone. One shard is in memory at

@@ -178,7 +178,6 @@ struct HydraOptions : DrafterOptions {
     heads->set_weights(lessons->initial(hydra_table(sizes), seed).data());
     return heads;
   }
-  Metadata metadata() const { return {}; }
   std::string described() const {
     return filled(", {} tokens {}, {} different ones", ahead_tokens, sees_path() ? "of a path" : "behind the root",
                   thousands(sizes.tokens));

@@ -183,7 +183,6 @@ struct MedusaOptions : DrafterOptions {
     heads->set_weights(initial_medusa(sizes, ends.head, seed).data());
     return heads;
   }
-  Metadata metadata() const { return {}; }
   std::string described() const { return " in " + std::to_string(sizes.heads) + " heads"; }
   void add_figures(Json& stats) const {
     stats.update({{"medusa_heads", sizes.heads}, {"medusa_rank", sizes.rank}, {"medusa_root", sizes.root}});

@@ -98,7 +98,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
         n_(positions),
         segments_(std::min(segments, positions)),
         class_of_(std::move(class_of)),
-        frozen_(config, target, s.tokens == 0, Team{0, 1, nullptr, false}) {
+        frozen_(config, target, s.tokens == 0, Team{}) {
     segment_.computed = n_;
   }
 
@@ -327,7 +327,7 @@ struct ParallelOptions : DrafterOptions {
     sizes.vocab_size = run.model.config.vocab_size;
     if (lessons) sizes.tokens = run.guesses;
     if (lessons) sizes.window = passage;
-    if (sizes.n_kv_head == 0) sizes.n_kv_head = default_kv_heads(sizes.n_head);
+    if (sizes.n_kv_head == 0) sizes.n_kv_head = sizes.n_head % 2 == 0 ? 2 : 1;
     if (sizes.n_head % sizes.n_kv_head != 0)
       refuse_usage("the model's {} heads do not share {}: --parallel_kv_heads: give a divisor", sizes.n_head,
                    sizes.n_kv_head);

@@ -68,7 +68,7 @@ class Recorder : public Watcher {
     stats.seconds_verify += verify_;
     stats.tokens += emitted;
     for (int i = 0; i < emitted && i + 1 < int(verdict.rows.size()); i++)
-      stats.accepted_by[author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
+      stats.accepted_by[sources_.drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
     stats.accept_histogram[size_t(emitted)]++;
     if (sources_.on_iteration) {
@@ -84,7 +84,6 @@ class Recorder : public Watcher {
   bool slides(int64_t before, int64_t after) const {
     return window_start(int(before), sources_.block_size) != window_start(int(after), sources_.block_size);
   }
-  const std::string& author(int node, int token) const { return sources_.drafter->author(node, token); }
   void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
     Draws draws = sources_.draws;
     draws.index = n_;
@@ -99,12 +98,11 @@ class Recorder : public Watcher {
                               verdict,
                               emitted,
                               slides(n_, n_ + emitted),
-                              nullptr,
+                              sources_.pick,
                               draft_,
                               forward_,
                               verify_};
-    if (sources_.pick) report.pick = sources_.pick;
-    else report.past -= int(verdict.rows.size());  // the device has kept these rows already
+    if (!sources_.pick) report.past -= int(verdict.rows.size());  // the device has kept these rows already
     sources_.on_iteration(report);
   }
   double lap() {

@@ -18,19 +18,18 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Student {
-  std::string name;
   Json chapters = Json::object();  // by number
   Json tests = Json::array();
   std::string problem;  // why there is nothing else
 };
+using Class = std::map<std::string, Student>;  // by name
 
-std::vector<Student> read_class(const fs::path& folder) {
-  std::map<std::string, Student> all;
+Class read_class(const fs::path& folder) {
+  Class students;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string kind = entry.path().extension(), name = entry.path().stem();
     if (kind != ".json" && kind != ".failed") continue;
-    Student& student = all[name];
-    student.name = name;
+    Student& student = students[name];
     if (kind == ".failed") student.problem = "not graded: see " + name + ".txt";
     if (kind != ".json") continue;
     try {
@@ -39,8 +38,6 @@ std::vector<Student> read_class(const fs::path& folder) {
       student.tests = results.at("tests");
     } catch (const std::exception&) { student.problem = name + ".json is no results.json"; }
   }
-  std::vector<Student> students;
-  for (auto& named : all) students.push_back(std::move(named.second));
   return students;
 }
 
@@ -57,37 +54,34 @@ double points_of(const Json& chapter, const char* name) {
   const Json points = chapter.value(name, Json());
   return points.is_number() ? points.get<double>() : 0;
 }
-std::string number(double x) {
-  char text[32];
-  snprintf(text, sizeof text, "%g", x);
-  return text;
-}
 
-std::string csv_of(const std::vector<Student>& students) {
+std::string csv_of(const Class& students) {
   const auto by_number = [](const std::string& a, const std::string& b) { return atoi(a.c_str()) < atoi(b.c_str()); };
   std::set<std::string, decltype(by_number)> numbers(by_number);
-  for (const Student& student : students)
+  for (const auto& [name, student] : students)
     for (const auto& chapter : student.chapters.items()) numbers.insert(chapter.key());
-  std::string text = "student,sum";
-  for (const std::string& n : numbers) text += ",chapter " + n;
-  text += ",predictions,questions";
-  for (const std::string& n : numbers) text += ",state " + n;
-  text += ",problem\n";
-  for (const Student& student : students) {
+  std::ostringstream text;
+  text << "student,sum";
+  for (const std::string& n : numbers) text << ",chapter " << n;
+  text << ",predictions,questions";
+  for (const std::string& n : numbers) text << ",state " << n;
+  text << ",problem\n";
+  for (const auto& [name, student] : students) {
     double sum = 0, predictions = 0, questions = 0;
-    std::string points, states;
+    std::ostringstream points, states;
     for (const std::string& n : numbers) {
       const Json chapter = student.chapters.value(n, Json::object());
-      points += "," + (chapter.empty() ? "" : number(points_of(chapter, "points")));
-      states += "," + field(chapter.value("state", ""));
+      points << ",";
+      if (!chapter.empty()) points << points_of(chapter, "points");
+      states << "," << field(chapter.value("state", ""));
       sum += points_of(chapter, "points");
       predictions += points_of(chapter, "predictions");
       questions += points_of(chapter, "questions");
     }
-    text += field(student.name) + "," + number(sum + predictions + questions) + points + "," + number(predictions) +
-            "," + number(questions) + states + "," + field(student.problem) + "\n";
+    text << field(name) << "," << sum + predictions + questions << points.str() << "," << predictions << ","
+         << questions << states.str() << "," << field(student.problem) << "\n";
   }
-  return text;
+  return text.str();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -110,13 +104,13 @@ std::string kind_of(const std::string& message) {
   return kind;
 }
 
-std::string mistakes_of(const std::vector<Student>& students) {
+std::string mistakes_of(const Class& students) {
   struct Mistake {
     std::string chapter, check, example, names;
     int count = 0;
   };
   std::map<std::pair<int, std::string>, Mistake> all;  // by chapter and kind
-  for (const Student& student : students) {
+  for (const auto& [name, student] : students) {
     std::set<std::pair<std::string, std::string>> theirs;  // a message that stands at several checks counts once
     for (const auto& test : student.tests) {
       const std::string chapter = test.value("number", ""), message = test.value("output", "");
@@ -124,7 +118,7 @@ std::string mistakes_of(const std::vector<Student>& students) {
         continue;
       Mistake& mistake = all[{atoi(chapter.c_str()), kind_of(message)}];
       if (mistake.count++ == 0) mistake = {chapter, test.value("name", ""), message, "", 1};
-      mistake.names += (mistake.names.empty() ? "" : ", ") + student.name;
+      mistake.names += (mistake.names.empty() ? "" : ", ") + name;
     }
   }
   std::vector<Mistake> sorted;
@@ -141,13 +135,13 @@ std::string mistakes_of(const std::vector<Student>& students) {
 // The race
 
 // Who finished, the fastest first: what the last check of the race says begins with tokens a second.
-std::string race_of(const std::vector<Student>& students) {
+std::string race_of(const Class& students) {
   std::multimap<double, std::string, std::greater<double>> sorted;
-  for (const Student& student : students) {
+  for (const auto& [name, student] : students) {
     std::string said;
     for (const auto& test : student.tests)
       if (test.value("number", "") == "13" && test.value("status", "") == "passed") said = test.value("output", "");
-    if (!said.empty()) sorted.insert({atof(said.c_str()), student.name + "  " + said});
+    if (!said.empty()) sorted.insert({atof(said.c_str()), name + "  " + said});
   }
   std::string text;
   int place = 0;
@@ -163,7 +157,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const fs::path folder = argv[1];
-  const std::vector<Student> students = read_class(folder);
+  const Class students = read_class(folder);
   write_file(folder / "class.csv", csv_of(students));
   write_file(folder / "mistakes.txt", mistakes_of(students));
   write_file(folder / "race.txt", race_of(students));

@@ -80,6 +80,10 @@ TEST_CASE("calibration: a drafter that knows nothing is right as often as chance
     const double above = d > 0 ? double(counts.seen[d - 1]) : 0;
     if (d > 0) CHECK(std::fabs(n - above / 4) < 4 * std::sqrt(above * 3 / 16) + above / 40);  // 2 of 8 are followed
   }
+  const RankCounts first =
+      measured(mock, blind, sampling, 2, 1, 4000);  // alone is followed where it alone is asked for
+  CHECK(first.seen[1] > 0);
+  CHECK(first.seen[1] < first.seen[0] / 4);
   RankCounts few{2, 1};
   few.seen = {100, 20}, few.right = {80, 0};
   CHECK(few.accuracy().at(0, 0) == 0.8);

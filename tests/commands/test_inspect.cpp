@@ -222,9 +222,10 @@ TEST_CASE("inspect: a folder: what each file is, and whether it is whole and of 
   CHECK(state_of(said, "config.json") == "");
   CHECK(contains(inspect({dir}), "another's"));
   for (const char* name :
-       {"compare.json", "compare.svg", "train.json", "medusa.json", "bigram.safetensors.unfinished.7"})
+       {"compare.json", "compare.svg", "train.json", "medusa.json", "bigram.safetensors.unfinished.7",
+        "hydra.safetensors.unfinished.7", "hydra-optimizer.safetensors.unfinished.7"})
     write_file(dir + "/" + name, "");
-  std::filesystem::create_directory(dir + "/hidden");
+  for (const char* name : {"/hidden", "/examples", "/passages"}) std::filesystem::create_directory(dir + name);
   said = inspected(folder, dir);
   const auto what = [&](const std::string& name) {
     for (const Json& file : said["files"])
