@@ -185,6 +185,8 @@ void __tsan_vptr_read(void**) {}
 void* __tsan_memcpy(void* to, const void* from, size_t n) { return memcpy(to, from, n); }
 void* __tsan_memmove(void* to, const void* from, size_t n) { return memmove(to, from, n); }
 void* __tsan_memset(void* to, int byte, size_t n) { return memset(to, byte, n); }
+// clang's guards of variables that are made once.
+unsigned char __tsan_atomic8_load(const volatile unsigned char* at, int) { return *at; }
 // The library's counters of owners; there is one thread.
 int __tsan_atomic32_fetch_add(volatile int* at, int add, int) {
   const int old = *at;

@@ -44,7 +44,7 @@ Growth grown(int root, int budget, int deepest, const Guesses& guesses_after, st
 Message answer(Message& question) {
   Message answer;
   for (int many = question.get<int>(); many > 0; many--) {
-    const auto its = question.get<Asked>();
+    const auto its = question.get<AskedTree>();
     std::vector<int> asked;
     const auto after = [&](uint64_t path, int last) { return guesses(path, last, its.most, its.kind); };
     const Growth growth = grown(its.root, its.budget, its.deepest, after, asked);

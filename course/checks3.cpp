@@ -175,8 +175,8 @@ Chapter chapter3() {
            {"bigram_table: 300 texts", 2,
             [](Examiner& judge) {
               const auto one = [&] {
-                const int v = judge.between(1, 20);
-                return text(judge, judge.between(2, 200), v, judge.between(1, v));
+                const int v = judge.between(1, 20), used = judge.between(1, v);
+                return text(judge, judge.between(2, 200), v, used);
               };
               right_tables(judge, times(300, one));
             }},

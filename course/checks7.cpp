@@ -9,7 +9,7 @@
 namespace course {
 namespace {
 
-std::string named(const Asked& asked) {
+std::string named(const AskedTree& asked) {
   static const char* const kinds[] = {"any chances", "chances of a quarter, a quarter, an eighth, ...",
                                       "few guesses, or none", "one guess each, of chance 0.999",
                                       "the drafter of the page"};
@@ -25,12 +25,12 @@ struct Answered {
 };
 // Asks for all in one question; calls f(asked, answered) for each.
 template <class F>
-void each(Examiner& judge, const std::vector<Asked>& all, F f) {
+void each(Examiner& judge, const std::vector<AskedTree>& all, F f) {
   Message question;
   question.put(int(all.size()));
-  for (const Asked& asked : all) question.put(asked);
+  for (const AskedTree& asked : all) question.put(asked);
   Message answer = judge.student.ask(question);
-  for (const Asked& asked : all)
+  for (const AskedTree& asked : all)
     f(asked, Answered{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()});
 }
 
@@ -43,7 +43,7 @@ struct Left {
 
 // What is wrong with a growth, beginning with the place; "" if nothing is. Right is one in which no guess that was left
 // when a node was added is likelier than it, nor as likely and of an earlier node.
-std::string wrong_in(const Asked& asked, const Answered& got) {
+std::string wrong_in(const AskedTree& asked, const Answered& got) {
   const int nodes = int(got.token.size());
   std::vector<int> depth(1, 0);
   std::vector<uint64_t> path = {longer_path(0, asked.root)};
@@ -93,16 +93,16 @@ std::string wrong_in(const Asked& asked, const Answered& got) {
   }
 }
 
-void grows(Examiner& judge, const std::vector<Asked>& all) {
-  each(judge, all, [](const Asked& asked, const Answered& got) {
+void grows(Examiner& judge, const std::vector<AskedTree>& all) {
+  each(judge, all, [](const AskedTree& asked, const Answered& got) {
     const std::string wrong = wrong_in(asked, got);
     if (!wrong.empty()) not_passed(named(asked), wrong);
   });
 }
 
 // Each node at most once, none at the deepest depth, and not the last one of a full tree.
-void asks(Examiner& judge, const std::vector<Asked>& all) {
-  each(judge, all, [](const Asked& asked, const Answered& got) {
+void asks(Examiner& judge, const std::vector<AskedTree>& all) {
+  each(judge, all, [](const AskedTree& asked, const Answered& got) {
     std::set<int> seen;
     for (int node : got.asked) {
       if (!seen.insert(node).second) not_passed(named(asked), "the drafter was asked about node ", node, " twice");
@@ -124,13 +124,13 @@ struct Offer {
   int token, depth;
   float reach;
 };
-void offer_below(const Offer& node, const Asked& asked, std::vector<Offer>& offers) {
+void offer_below(const Offer& node, const AskedTree& asked, std::vector<Offer>& offers) {
   if (node.depth == asked.deepest) return;
   for (const Guess& guess : guesses(node.path, node.token, asked.most, asked.kind))
     offers.push_back({longer_path(node.path, guess.token), guess.token, node.depth + 1, node.reach * guess.chance});
 }
 // The largest sum of reach of all trees: what is on offer is taken or left out, one after the other.
-double best_of_all(const Asked& asked, std::vector<Offer> offers, size_t at, int left) {
+double best_of_all(const AskedTree& asked, std::vector<Offer> offers, size_t at, int left) {
   if (left == 0 || at == offers.size()) return 0;
   const double without = best_of_all(asked, offers, at + 1, left);
   const Offer taken = offers[at];
@@ -138,8 +138,8 @@ double best_of_all(const Asked& asked, std::vector<Offer> offers, size_t at, int
   return std::max(double(taken.reach) + best_of_all(asked, offers, at + 1, left - 1), without);
 }
 
-void best(Examiner& judge, const std::vector<Asked>& all) {
-  each(judge, all, [](const Asked& asked, const Answered& got) {
+void best(Examiner& judge, const std::vector<AskedTree>& all) {
+  each(judge, all, [](const AskedTree& asked, const Answered& got) {
     std::vector<Offer> offers;
     offer_below({longer_path(0, asked.root), asked.root, 0, 1}, asked, offers);
     const double most = best_of_all(asked, offers, 0, asked.budget);
@@ -151,9 +151,10 @@ void best(Examiner& judge, const std::vector<Asked>& all) {
   });
 }
 
-std::vector<Asked> any(Examiner& judge, int many, int kind, int most_budget) {
+std::vector<AskedTree> any(Examiner& judge, int many, int kind, int most_budget) {
   return times(many, [&] {
-    return Asked{kind, judge.between(1, 8), judge.below(100000), judge.between(1, most_budget), judge.between(1, 9)};
+    return AskedTree{kind, judge.between(1, 8), judge.below(100000), judge.between(1, most_budget),
+                     judge.between(1, 9)};
   });
 }
 
@@ -171,13 +172,13 @@ Chapter chapter7() {
            {"small trees: no other has a larger sum", 1,
             [](Examiner& judge) {
               const auto one = [&] {
-                return Asked{kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)};
+                return AskedTree{kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)};
               };
               best(judge, times(40, one));
             }},
            {"no budget, no depth, few guesses", 1,
             [](Examiner& judge) {
-              std::vector<Asked> all = any(judge, 300, kFew, 40);
+              std::vector<AskedTree> all = any(judge, 300, kFew, 40);
               all.push_back({kMixed, 8, 1, 0, 5});
               all.push_back({kMixed, 8, 1, 5, 0});
               all.push_back({kMixed, 8, 1, 20, 1});

@@ -206,8 +206,10 @@ void ties_and_nan(Examiner& judge) {
 }
 void temperatures(Examiner& judge) {
   for (float temperature : {0.25f, 0.5f, 2.0f, 8.0f})
-    for (size_t V : {7, 60})
-      picks_as_reference(judge, {0, 0, temperature}, eighths(judge, V, 4), eighths(judge, 50 * V, 8));
+    for (size_t V : {7, 60}) {
+      const auto noise = eighths(judge, 50 * V, 8);
+      picks_as_reference(judge, {0, 0, temperature}, eighths(judge, V, 4), noise);
+    }
 }
 void kept_tokens(Examiner& judge) {
   for (int i = 0; i < 12; i++) {
@@ -216,7 +218,8 @@ void kept_tokens(Examiner& judge) {
     if (i % 3 == 0) settings.top_k = judge.between(1, 4);
     if (i % 3 == 1) settings.top_p = 0.3f + 0.05f * float(judge.below(10));
     if (i % 3 == 2) settings.min_p = 0.1f + 0.05f * float(judge.below(10));
-    picks_as_reference(judge, settings, eighths(judge, V, 4), eighths(judge, 30 * V, 20));
+    const auto noise = eighths(judge, 30 * V, 20);
+    picks_as_reference(judge, settings, eighths(judge, V, 4), noise);
   }
 }
 

@@ -43,7 +43,7 @@ inline std::vector<Guess> guesses(uint64_t path, int last, int most, int kind) {
 }
 
 // What the grader asks for: a growth by this drafter.
-struct Asked {
+struct AskedTree {
   int kind, most, root, budget, deepest;
 };
 

@@ -35,7 +35,8 @@ class Answerer {
   virtual std::string line_at(uintptr_t) const { return ""; }
 };
 
-// What a check gets: it examines a student.
+// What a check gets: it examines a student. What is asked of the reference is drawn in statements of its own, never in
+// the arguments of one call: compilers differ in their order, and would not meet the recorded answers.
 struct Examiner {
   std::mt19937_64 random;  // of the seed, the chapter and the check: the student's process knows none of them
   Answerer& student;

@@ -72,6 +72,8 @@ const Kind kKinds[] = {
     {"terminal: ", has_terminals, "no pseudo-terminal can be had here: what a person types in a chat is not tried"},
     {"page: ", [] { return !kSanitized && found("chromium"); },
      "no chromium, or sanitizers: the page of nanospec show is not tried"},
+    {"clang: ", [] { return !kSanitized && found("clang++"); },
+     "no clang++, or sanitizers: the course's grader by another compiler"},
     {"real: ", [] { return !kSanitized && access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0; },
      "no real model, or sanitizers: make chat gets one"}};
 constexpr const char* kFiltered = "not asked for on this command line";
@@ -84,12 +86,13 @@ constexpr const char* kFiltered = "not asked for on this command line";
 // few cases tell. Of those whose names begin so, in the order of their lines, a run draws one of each four
 // (tests/tenth.h). `make prove` runs all, and so does who asks by name.
 const std::regex kTurns(
-    kSanitized ? "(emulated|exactness|kernels|medusa|parallel|quantized|sweep): |"
-                 "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
-                 "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
-               : "course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
-                 "wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
-                 "single: (its|nvcc|on the|the core)");
+    kSanitized
+        ? "(emulated|exactness|kernels|medusa|parallel|quantized|sweep): |"
+          "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
+          "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
+        : "clang: |course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
+          "wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
+          "single: (its|nvcc|on the|the core)");
 constexpr const char* kRests =
     "it takes turns with tests of its kind: NANOSPEC_PROVE=1, or its name after -tc, runs it";
 std::set<std::string> resting;

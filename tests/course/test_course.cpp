@@ -555,6 +555,17 @@ TEST_CASE("course: make hand-in packs the files that have marks, and the notes")
   CHECK(packed == right);
 }
 
+TEST_CASE("clang: the starter's grader, by clang++, asks what the answers recorded by this compiler answer") {
+  make_starter();
+  const Folder folder;
+  REQUIRE(run("tar -xzf build/course.tar.gz -C " + folder.path).status == 0);
+  hand_in(folder.path + "/course");
+  const Ran ran = run("make -j2 -C " + folder.path + "/course CXX=clang++ grade CHAPTER='3 8 10'");
+  INFO(ran.text);
+  CHECK(ran.status == 0);
+  CHECK(contains(ran.text, "3 of 3 chapters passed, 30 of 30 points"));
+}
+
 TEST_CASE("course: make play grades first: with a wrong mask nothing is played") {
   const std::string path = unpacked();
   hand_in(path, {{"5.2", {"    return j <= i;\n"}}});
