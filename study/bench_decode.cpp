@@ -116,7 +116,11 @@ void run_seeds(Bench& bench) {
                               std::to_string(its.threads),
                     missing = kinds_missing(its.model);
   if (!missing.empty()) return bench.print(command, left_out(missing));
-  Subject subject(asking(bench.options));
+  Options options = asking(bench.options);
+  for (const Topic& topic : kSeeds)
+    for (const Method& method : methods_of(topic.methods, {}))
+      options.settings.rows = std::max(options.settings.rows, most_nodes(method, options.settings.budget) + 1);
+  Subject subject(options);
   const std::vector<Text> kinds = read_kinds(subject, bench.quick ? 1 : kEachKind);
   Text all = {"all kinds", {}};
   for (const Text& kind : kinds) {

@@ -114,6 +114,8 @@ const Tokenizer& Engine::tokenizer() const { return stand_in().tokenizer; }
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
+  const Settings& its = parts_->settings;
+  if (most_nodes(method, its.budget) >= its.rows) throw std::logic_error("no room for " + method_text(method));
   calls.push_back({method_text(method), prompt, int(sampling.sequence), max_new_tokens, sampling});
   if (decodes) return decoded(method, sampling, prompt, max_new_tokens, on_token, observation);
   const Generated generated = script(method, max_new_tokens);
