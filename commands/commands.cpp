@@ -292,6 +292,10 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
+void make_room(Settings& settings, const std::vector<Method>& methods) {
+  for (const Method& method : methods) settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
+}
+
 void check_methods(const std::vector<Method>& methods, Options& options) {
   Settings& settings = options.settings;
   std::vector<std::string> paths;  // that methods name
@@ -306,10 +310,10 @@ void check_methods(const std::vector<Method>& methods, Options& options) {
   check_outputs(options.given, paths);
   if (find_flag(options.given.command, "--temperature")) choose_sampling(options);
   settings.rows = 1;
+  make_room(settings, methods);
   for (const Method& method : methods) {
     const Meaning meaning = read_method(method, settings.budget);
     const Shape& shape = meaning.shape;
-    settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
     if (meaning.plain() || !from_file(shape)) continue;
     if (shape.kind == Shape::kStatic) read_static(shape.file);
     else find_calibration(shape.file, method.drafter, settings.model, options.sampling.temperature);

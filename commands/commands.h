@@ -170,6 +170,9 @@ struct Meaning {
 // drafting ahead.
 Meaning read_method(const Method& method, int budget);
 
+// Gives a forward the rows that the methods' trees may have, if it has fewer.
+void make_room(Settings& settings, const std::vector<Method>& methods);
+
 // Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
 // methods' trees. Throws std::invalid_argument and std::runtime_error.
 void check_methods(const std::vector<Method>& methods, Options& options);

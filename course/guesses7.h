@@ -1,5 +1,5 @@
-// course/guesses7.h: the drafter of chapter 7: what it guesses after a path of tokens. The grader and the student's
-// program both ask it.
+// course/guesses7.h: the drafter of chapter 7: what it guesses after a path of tokens, and what the grader asks of a
+// growth by it. The grader and the student's program both ask this drafter.
 #pragma once
 
 #include <algorithm>

@@ -39,12 +39,12 @@ constexpr KnownFile kKnownFiles[] = {
     {"parallel.json", "figures of the drafter's training"},
     {"compare.json", "figures of a comparison"},
     {"compare.svg", "a picture of a comparison"},
+    {"sequential/", "the drafter parallel in its sequential form"},
     {"hidden/", "states of texts, for training heads"},
     {"features/", "states of texts, for training the drafter parallel"},
     {"examples/", "states of what the model said, for training heads"},
     {"passages/", "states of what the model said, for training the drafter parallel"},
-    {"sequential/", "the drafter parallel in its sequential form"},
-    {"index.json", "what the states are of"},  // in these four, with train-N and validation-N.safetensors
+    {"index.json", "what the states are of"},  // in the last four, with train-N and validation-N.safetensors
 };
 
 // What the file of this name is; "" where no program of ours writes one.

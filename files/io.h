@@ -1,4 +1,4 @@
-// files/io.h: reads and writes whole files, with their checksums and the system's errors.
+// files/io.h: reads and writes whole files, with their checksums and the system's errors; a file's tensors by name.
 //
 // A file is first written under another name in the same folder, then renamed. So a reader sees the old file or the new
 // one, never a part.

@@ -153,7 +153,6 @@ Sections sections_of(Bench& bench) {
 }
 
 Command describe(Bench& b, std::string& only, bool& alone) {
-  b.options.settings.threads = usable_cores();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
   return {
       "nanospec bench",

@@ -117,9 +117,7 @@ void run_seeds(Bench& bench) {
                     missing = kinds_missing(its.model);
   if (!missing.empty()) return bench.print(command, left_out(missing));
   Options options = asking(bench.options);
-  for (const Topic& topic : kSeeds)
-    for (const Method& method : methods_of(topic.methods, {}))
-      options.settings.rows = std::max(options.settings.rows, most_nodes(method, options.settings.budget) + 1);
+  for (const Topic& topic : kSeeds) make_room(options.settings, methods_of(topic.methods, {}));
   Subject subject(options);
   const std::vector<Text> kinds = read_kinds(subject, bench.quick ? 1 : kEachKind);
   Text all = {"all kinds", {}};
