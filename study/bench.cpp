@@ -129,9 +129,9 @@ Row together(Row cells, const std::vector<Row>& more) {
 
 std::string machine_line(const Bench& bench) {
   const Machine& m = bench.machine;
-  return m.cpu + ", " + count(bench.options.settings.threads, "thread") + ", " + m.simd + ", L2 " +
-         bytes_text(m.caches.l2) + " each, L3 " + bytes_text(m.caches.l3) +
-         (m.caches.assumed ? " (assumed: the system does not tell)" : "") + "; " + m.compiler + "; " + m.date;
+  return filled("{}, {}, {}, L2 {} each, L3 {}{}; {}; {}", m.cpu, count(bench.options.settings.threads, "thread"),
+                m.simd, bytes_text(m.caches.l2), bytes_text(m.caches.l3),
+                m.caches.assumed ? " (assumed: the system does not tell)" : "", m.compiler, m.date);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

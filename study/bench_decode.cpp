@@ -9,32 +9,21 @@
 namespace nanospec {
 namespace {
 
-// The sections, as experiments are. Their seconds stand in the table of bench.cpp, repeats are what --repeat says.
+// The sections, as experiments are. Their seconds stand in the table of bench.cpp.
 const Topic kDecode = {
     "decode",
-    0,
     "Speculation, by shape and budget",
     "{bigram|ngram:4} "
     "{chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|"
     "tree:3x3|tree:5x2};{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
+    {0, {1, 0.7f, 0}, 0, 60, 300, 1},
     {},
-    {0, 60, 300, 1},
-    {},
-    {1, 0.7f, 0},
-    true};
+    {kSpeed, "", nullptr, true}};
 const Topic kKinds = {"kinds",
-                      0,
                       "Speculation on a real model, by what is asked for",
                       "{suffix|suffix+ngram:4} auto",
-                      {},
-                      {0, 128, 128},
-                      {},
-                      {0, 0.7f, 1}};
+                      {0, {0, 0.7f, 1}, 0, 128, 128}};
 
-void run_section(Bench& bench, Subject& subject, Topic topic, const std::vector<Text>& texts) {
-  topic.plan.repeats = bench.repeats;
-  run_topic(bench, subject, topic, texts, topic.question);
-}
 constexpr const char* kQuestions = "data/kinds.jsonl";
 constexpr size_t kEachKind = 2;  // questions of an experiment
 
@@ -58,9 +47,10 @@ void bench_decode(Bench& bench) {
   const std::string missing = decode_missing(bench);
   if (!missing.empty()) return bench.print(kDecode.question, left_out(missing));
   Subject subject(bench.options);
-  run_section(
+  run_topic(
       bench, subject, kDecode,
-      {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : 4, kHeldOutBytes, bench.options.settings.model)}});
+      {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : 4, kHeldOutBytes, bench.options.settings.model)}},
+      kDecode.question);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -71,6 +61,7 @@ namespace {
 // Questions of each kind, at most so many, in the model's chat template.
 std::vector<Text> read_kinds(const Subject& subject, size_t most) {
   const Tokenizer& tokenizer = subject.engine.tokenizer();
+  const std::vector<std::string>& symbols = tokenizer.bpe ? tokenizer.bpe->symbols() : tokenizer.symbols;
   std::vector<Text> kinds;
   for (const std::string& line : split_at(read_file(kQuestions), '\n')) {
     const Json question = parse_json(line, kQuestions);
@@ -79,9 +70,8 @@ std::vector<Text> read_kinds(const Subject& subject, size_t most) {
     if (kind.prompts.size() == most) continue;
     kind.prompts.push_back(question.at("prompt"));
     kind.tokens.push_back(encode_prompt(subject.engine, subject.options, kind.prompts.back(), "a question"));
-    kind.asked.emplace_back();  // with the text of control tokens
-    for (int token : kind.tokens.back())
-      kind.asked.back() += (tokenizer.bpe ? tokenizer.bpe->symbols() : tokenizer.symbols)[size_t(token)];
+    // With the text of control tokens.
+    kind.asked.push_back(joined(kind.tokens.back(), "", [&](int token) { return symbols[size_t(token)]; }));
   }
   return kinds;
 }
@@ -107,7 +97,7 @@ void bench_kinds(Bench& bench) {
   const std::string missing = kinds_missing(bench.options.settings.model);
   if (!missing.empty()) return bench.print(kKinds.question, left_out(missing));
   Subject subject(asking(bench.options));
-  run_section(bench, subject, kKinds, read_kinds(subject, bench.quick ? 1 : SIZE_MAX));
+  run_topic(bench, subject, kKinds, read_kinds(subject, bench.quick ? 1 : SIZE_MAX), kKinds.question);
 }
 
 void run_seeds(Bench& bench) {

@@ -70,12 +70,11 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
       for (int rows : kRows) {
         const std::vector<double> costs = f.costs(rows);
         const double flops = is_float(result) ? forward_flops(result.size.config, rows, f.past) : 0,
-                     least = least_seconds(f.bytes, flops, median(f.plain_reads), bench.roofline.peak());
+                     least = bound_of(f.bytes, flops, median(f.plain_reads), bench.roofline.peak()).seconds;
         measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs)});
         bound.points.push_back({double(rows), least / f.one()});
       }
-      panel.series.push_back(measured);
-      panel.series.push_back(bound);
+      panel.series.insert(panel.series.end(), {measured, bound});
     }
     panels.push_back(panel);
   }

@@ -20,7 +20,7 @@ std::string operations_table(const Bench& bench, const Config& c, const UpdateTi
   for (size_t i = 0; i < work.size(); i++) {
     const UpdateWork& w = work[i];
     const double seconds = times.seconds[i][fastest];
-    const UpdateBound bound = update_bound(w, peak, reads);
+    const Bound bound = bound_of(w.bytes, w.flops, reads, peak);
     const std::string limit = bound.computes ? "fp32" : level_name(level);
     const bool known = seconds > 0 && w.bytes > 0;
     rows.push_back({w.name, decimals(seconds * 1e3, 2), percent(seconds, sum),
@@ -69,8 +69,8 @@ std::string updates_text(Bench& bench, bool cuda, double peak, const Stretch& st
     OrderedJson one = {
         {"preset", name}, {"flops", flops}, {"share", ratio(rate, peak)}, {"whole_seconds", times.whole}};
     if (!times.seconds.empty())
-      bench.print("One update of " + name + " by operation, " + std::to_string(kSequences) + " x " +
-                      std::to_string(c.block_size) + " tokens, " + count(threads, "thread"),
+      bench.print(filled("One update of {} by operation, {} x {} tokens, {}", name, kSequences, c.block_size,
+                         count(threads, "thread")),
                   operations_table(bench, c, times, one));
     json["updates"].push_back(one);
     bench.evenness.push_back({(cuda ? "GPU: an update of " : "an update of ") + name, unevenness(times.whole)});

@@ -48,8 +48,7 @@ Command describe(Examination& e) {
 Examined examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
   Examined f = {Diagnosis(parse_shape(o.method.shape, o.settings.budget)), {}};
-  Observation observation;
-  observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
+  const auto on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.settings.quiet);
@@ -61,7 +60,7 @@ Examined examine(const Examination& e, Engine& engine) {
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++)  // each with noise of its own
     add(f.stats,
-        continue_text(engine, o, o.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p)).stats);
+        continue_text(engine, o, o.method, prompts[p], o.max_new_tokens, on_token, {on_iteration}, uint32_t(p)).stats);
   return f;
 }
 
@@ -236,17 +235,14 @@ using Style = Series::Style;
 
 Panel entropy_panel(const std::string& title, const std::vector<Unsure>& nodes) {
   Series right = {"a child was right", kColours[2], Style::kBars}, wrong = {"none was", kColours[1], Style::kBars};
-  Panel panel = {title, "entropy, nats", "nodes on the path, by 0.5 nats"};
   double at = kEntropyBin / 2;
   for (const Bin& bin : by_entropy(nodes)) {
     right.points.push_back({at, double(bin.right)});
     wrong.points.push_back({at, double(bin.nodes - bin.right)});
     at += kEntropyBin;
   }
-  panel.series = {right, wrong};
-  panel.bar_step = kEntropyBin;
-  for (double nats = 0; nats < at; nats++) panel.x_ticks.push_back(nats);
-  return panel;
+  const std::vector<double> nats = {0, 1, 2, 3, 4, 5};
+  return {title, "entropy, nats", "nodes on the path, by 0.5 nats", {right, wrong}, nats, false, false, kEntropyBin};
 }
 
 Panel accuracy_panel(const Diagnosis& d) {
@@ -329,8 +325,7 @@ int diagnose_command(int argc, char** argv) {
   print_out(report_text(e, engine, f), true);
   if (!e.json_file.empty()) write_file(e.json_file, report_json(e, engine, f));
   if (!e.svg_file.empty()) write_file(e.svg_file, picture(e, engine, f));
-  if (interrupted()) fprintf(stderr, "stopped early\n");
-  return interrupted() ? kInterruptedStatus : 0;
+  return interrupted() ? stopped(" early") : 0;
 }
 
 }  // namespace nanospec

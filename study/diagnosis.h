@@ -4,9 +4,6 @@
 // target's pick is not known.
 #pragma once
 
-#include <cmath>
-#include <numeric>
-
 #include "drafters/logits.h"
 #include "growth/shapes.h"
 #include "watch/stats.h"
@@ -55,6 +52,11 @@ struct Unsure {
 struct Bin {
   int64_t nodes = 0, right = 0;
   double promised = 0;  // the sum of their chances
+  void note(bool is_right, float chance = 0) {
+    nodes++;
+    right += is_right;
+    promised += double(chance);
+  }
   double share() const { return nodes > 0 ? double(right) / double(nodes) : 0; }
   double foretold() const { return nodes > 0 ? promised / double(nodes) : 0; }  // the mean chance
 };
@@ -68,10 +70,7 @@ struct Forecast {
   double squares = 0;  // sum of (chance - 0 or 1)^2
 
   void note(float chance, bool accepted) {
-    Bin& tenth = bin_at(tenths, double(chance * 10));
-    tenth.nodes++;
-    tenth.right += accepted;
-    tenth.promised += double(chance);
+    bin_at(tenths, double(chance * 10)).note(accepted, chance);
     squares += (double(chance) - accepted) * (double(chance) - accepted);
   }
   double nodes() const {
@@ -99,14 +98,15 @@ struct Diagnosis {
       grown(drafted, depth)++;
       grown(accepted, depth);
     }
+    int rank = -1;  // of what the target chose last, where its node had children
     for (size_t i = 0; i < rows.size(); i++) {
       if (i > 0) accepted[i]++;
       if (tree.first_child(rows[i]) >= 0)
-        look_at(report, rows[i], report.verdict.tokens[i], i + 1 < rows.size() ? rows[i + 1] : -1);
+        rank = look_at(report, rows[i], report.verdict.tokens[i], i + 1 < rows.size() ? rows[i + 1] : -1);
     }
-    const Stop stop = stop_of(report);
+    const Stop stop = stop_of(report, rank);
     stops[size_t(stop)]++;
-    if (stop == Stop::kNoNode) missing_rank[size_t(rank_of(report, rows.back(), report.verdict.tokens.back()))]++;
+    if (stop == Stop::kNoNode) missing_rank[size_t(rank)]++;
   }
 
   Ranks right_by_rank() const {  // at all depths
@@ -127,8 +127,9 @@ struct Diagnosis {
   Ranks missing_rank = {};                     // kNoNode: the guess's rank
 
  private:
-  // A node on the path that had children. token: what the target chose there; accepted_child: -1: none.
-  void look_at(const IterationReport& report, int node, int token, int accepted_child) {
+  // A node on the path that had children. token: what the target chose there; accepted_child: -1: none. Returns which
+  // of the drafter's guesses the token is; -1: none of the best.
+  int look_at(const IterationReport& report, int node, int token, int accepted_child) {
     const Tree& tree = report.tree;
     const int origin = tree.origin[node];
     const size_t depth = size_t(tree.depth[node]);
@@ -137,31 +138,23 @@ struct Diagnosis {
       entropies(*report.drafter, report.growth, &origin, 1, report.draws, of_confidence, &here.entropy);
       (of_confidence ? by_confidence : by_q).push_back(here);
     }
+    Candidate guesses[kAskedRanks];
+    int found = 0, rank = 0;
+    report.drafter->expand(report.growth, &origin, 1, kAskedRanks, report.draws, guesses, &found);
+    while (rank < found && guesses[rank].token != token) rank++;
     grown(asked, depth)++;
     grown(right, depth);
-    const int rank = rank_of(report, node, token);
-    if (rank >= 0) right[depth][size_t(rank)]++;
+    if (rank < found) right[depth][size_t(rank)]++;
     for (int child = tree.first_child(node); child >= 0; child = tree.next_sibling(child)) {
       raw.note(report.growth.raw[tree.origin[child]], child == accepted_child);
       corrected.note(report.growth.chance[tree.origin[child]], child == accepted_child);
     }
+    return rank < found ? rank : -1;
   }
 
-  // Which of the drafter's guesses after an expanded node the token is; -1: none of the best.
-  int rank_of(const IterationReport& report, int node, int token) {
-    Candidate guesses[kAskedRanks];
-    int found = 0;
-    const int origin = report.tree.origin[node];
-    report.drafter->expand(report.growth, &origin, 1, kAskedRanks, report.draws, guesses, &found);
-    for (int rank = 0; rank < found; rank++)
-      if (guesses[rank].token == token) return rank;
-    return -1;
-  }
-
-  Stop stop_of(const IterationReport& report) {
+  Stop stop_of(const IterationReport& report, int rank) {
     const int last = report.verdict.rows.back();
-    if (report.tree.first_child(last) >= 0)
-      return rank_of(report, last, report.verdict.tokens.back()) >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
+    if (report.tree.first_child(last) >= 0) return rank >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
     if (!report.drafted) return Stop::kNotTried;
     if (report.tree.depth[last] >= report.deepest) return Stop::kEnd;
     return shape.kind > Shape::kCartesian && report.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
@@ -188,11 +181,7 @@ inline double separation(std::vector<Unsure> nodes) {
 constexpr double kEntropyBin = 0.5;
 inline Bins by_entropy(const std::vector<Unsure>& nodes) {
   Bins bins;
-  for (const Unsure& one : nodes) {
-    Bin& bin = bin_at(bins, double(one.entropy) / kEntropyBin);
-    bin.nodes++;
-    bin.right += one.right;
-  }
+  for (const Unsure& one : nodes) bin_at(bins, double(one.entropy) / kEntropyBin).note(one.right);
   return bins;
 }
 

@@ -30,6 +30,9 @@ Chances without(Chances from, int first, int n) {
   return normalized(from);
 }
 
+// The number of the first context of so many tokens.
+int first_context(int length, int vocab) { return length == 0 ? 0 : first_context(length - 1, vocab) * vocab + 1; }
+
 constexpr const char* kWorlds[] = {"flat", "uneven", "peaked", "near", "equal", "q lacks", "p lacks", "disjoint"};
 
 // p and q of one context in the kind-th world.
@@ -50,14 +53,12 @@ void set_chances(int kind, uint64_t seed, uint64_t context, int vocab, Chances& 
 }  // namespace
 
 std::vector<World> make_worlds(int vocab, int depth, int seeds, uint64_t first_seed) {
-  int contexts = 0;
-  for (int length = 0; length <= depth; length++) contexts = contexts * vocab + 1;
+  const std::vector<Chances> none(size_t(first_context(depth + 1, vocab)));
   std::vector<World> worlds;
   for (int kind = 0; kind < int(std::size(kWorlds)); kind++)
     for (int i = 0; i < seeds; i++) {
       const uint64_t seed = first_seed + uint64_t(i);
-      const std::vector<Chances> none(contexts);
-      World world = {std::string(kWorlds[kind]) + " " + std::to_string(seed), vocab, depth, none, none};
+      World world = {std::string(kWorlds[kind]) + " " + std::to_string(seed), vocab, none, none};
       for (size_t c = 0; c < world.p.size(); c++) set_chances(kind, seed, c, vocab, world.p[c], world.q[c]);
       worlds.push_back(world);
     }
@@ -176,23 +177,21 @@ struct EnumeratedOracle {
   int pick(int node) { return outcomes.choose(world.p[context(node)]); }
 };
 
-// The chance of each of the V^(depth + 1) texts of that length, for a text that a forward emits and p continues.
-// emitted: [context] the chance that a forward emits just these tokens.
-Chances completed(const World& world, Chances emitted) {
-  const int vocab = world.vocab, contexts = int(world.p.size());
-  for (int c = 0; c < contexts; c++)
-    for (int x = 0; x < vocab; x++)
-      emitted[size_t(context_after(c, x, vocab))] += emitted[size_t(c)] * world.p[size_t(c)][size_t(x)];
-  return Chances(emitted.begin() + contexts, emitted.end());
+// The chance that a text has each context, up to those of depth + 1 tokens, where `next` (p or q) continues what is
+// emitted. emitted: [context] the chance that just these tokens are; {1}: none, what `next` alone says.
+Chances continued(Chances emitted, const std::vector<Chances>& next) {
+  const int vocab = int(next[0].size());
+  emitted.resize(next.size() * size_t(vocab) + 1);
+  for (size_t c = 0; c < next.size(); c++)
+    for (int x = 0; x < vocab; x++) emitted[size_t(context_after(int(c), x, vocab))] += emitted[c] * next[c][size_t(x)];
+  return emitted;
 }
 
 // Which texts of `length` tokens stand in the tree, one bit each, the first text's first.
 uint32_t texts_in(const Growth& growth, int length, int vocab) {
-  int first = 0;  // context of that length
-  for (int i = 0; i < length; i++) first = first * vocab + 1;
   uint32_t texts = 0;
   for (int node = 0; node < growth.size(); node++)
-    if (growth.depth[node] == length) texts |= 1u << (context_of(growth, node, vocab) - first);
+    if (growth.depth[node] == length) texts |= 1u << (context_of(growth, node, vocab) - first_context(length, vocab));
   return texts;
 }
 
@@ -217,24 +216,15 @@ double best_membership(const Chances& p, Chances within) {
 // A bound on E[tokens] of every exact rule: a path is as long as l only if the text's first l tokens are in the tree,
 // and the chance of that is at most best_membership, for each l by itself. For one level it is what the best rule
 // reaches; for more, no rule need reach it. drafted: [l - 1][set] the chance that the tree holds this set of texts.
-constexpr size_t kMostTexts = 16;  // sets of so many are gone through
+constexpr int kMostTexts = 16;  // sets of so many are gone through
 double most_tokens(const World& world, const std::vector<Chances>& drafted, bool chain) {
+  const Chances p = continued({1}, world.p), q = continued({1}, world.q);
   double tokens = 1;
-  Chances p = {1}, q = {1};  // of texts of that length
-  size_t first = 0;
   for (size_t l = 0; l < drafted.size(); l++) {
-    Chances longer_p, longer_q;
-    for (size_t i = 0; i < p.size(); i++)
-      for (size_t x = 0; x < size_t(world.vocab); x++) {
-        longer_p.push_back(p[i] * world.p[first + i][x]);
-        longer_q.push_back(q[i] * world.q[first + i][x]);
-      }
-    first += p.size();
-    p = longer_p;
-    q = longer_q;
-    if (!drafted[l].empty()) tokens += best_membership(p, drafted[l]);
+    const int first = first_context(int(l) + 1, world.vocab), end = first_context(int(l) + 2, world.vocab);
+    if (!drafted[l].empty()) tokens += best_membership({p.begin() + first, p.begin() + end}, drafted[l]);
     else if (chain)
-      for (size_t i = 0; i < p.size(); i++) tokens += std::min(p[i], q[i]);
+      for (size_t text = size_t(first); text < size_t(end); text++) tokens += std::min(p[text], q[text]);
   }
   return tokens;
 }
@@ -243,14 +233,13 @@ double most_tokens(const World& world, const std::vector<Chances>& drafted, bool
 
 Exactness enumerate(const Study& study, const World& world) {
   const Shape shape = parse_shape(study.shape, 64);
-  const int vocab = world.vocab, contexts = int(world.p.size());
+  const int vocab = world.vocab;
   Exactness result;
-  Chances emitted(size_t(contexts) * size_t(vocab + 1), 0);  // [context]
+  Chances emitted(size_t(first_context(shape.depth + 2, vocab)));  // [context]
   std::vector<Chances> drafted;
-  size_t texts = 1;
   for (int l = 1; l <= shape.depth; l++) {
-    texts *= size_t(vocab);
-    drafted.emplace_back(texts <= kMostTexts ? size_t(1) << texts : 0, 0.0);
+    const int texts = first_context(l + 1, vocab) - first_context(l, vocab);
+    drafted.emplace_back(texts <= kMostTexts ? size_t(1) << texts : 0);
   }
 
   Outcomes outcomes;
@@ -279,10 +268,8 @@ Exactness enumerate(const Study& study, const World& world) {
     result.outcomes++;
   } while (outcomes.next());
 
-  Chances nothing(emitted.size(), 0);
-  nothing[0] = 1;  // what p alone says
-  const Chances found = completed(world, emitted), wanted = completed(world, nothing);
-  for (size_t i = 0; i < wanted.size(); i++) result.distance += std::fabs(found[i] - wanted[i]) / 2;
+  const Chances found = continued(emitted, world.p), wanted = continued({1}, world.p);
+  for (size_t i = world.p.size(); i < wanted.size(); i++) result.distance += std::fabs(found[i] - wanted[i]) / 2;
   result.bound = most_tokens(world, drafted, shape.width == 1);
   return result;
 }

@@ -16,7 +16,7 @@ namespace nanospec {
 // root, none to `depth` of them. A context's number: see context_after.
 struct World {
   std::string name;
-  int vocab = 0, depth = 0;
+  int vocab = 0;
   std::vector<Chances> p, q;  // [context] (V)
 };
 

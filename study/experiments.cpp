@@ -1,7 +1,6 @@
 // study/experiments.cpp: repeats the literature's experiments on the models that are there: see experiments.h.
 
 #include "study/experiments.h"
-#include "files/gguf.h"
 #include "files/origin.h"
 #include "study/study.h"
 
@@ -11,7 +10,7 @@ namespace {
 Sections sections_of(Lab& lab) {
   Sections sections;
   for (const Topic& topic : kTopics)
-    sections.push_back({topic.name, [&lab, &topic] { run_in_lab(lab, topic); }, topic.seconds, topic.question});
+    sections.push_back({topic.name, [&lab, &topic] { run_in_lab(lab, topic); }, topic.plan.seconds, topic.question});
   sections.push_back(
       {"seeds", [&lab] { run_seeds(lab); }, 600,
        "what do the methods that nanospec began with make of a model in a GGUF file, by what it is asked "
@@ -34,7 +33,7 @@ Command describe(Lab& b, std::string& only, float& minutes) {
           together({{heading("What to repeat"),
                      {"--only", "LIST", &only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
                      {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-                     {"--minutes", "M", &minutes, "about as long as all sections may take together; 0: their own",
+                     {"--minutes", "M", &minutes, "about as long as the sections may take together; 0: their own",
                       from(0, 100000)},
                      heading("Text and models"),
                      {"--model", "DIR", &b.options.settings.model, "the target"},
@@ -73,8 +72,8 @@ void refuse_itself(const Lab& lab, const std::string& small, const std::string& 
 std::string in_alphabet(const std::string& text, const std::string& alphabet) {
   const std::set<char> known(alphabet.begin(), alphabet.end());
   std::string kept;
-  for (char c : text)
-    if (known.count(c) && (unsigned char)c < 0x80) kept += c;
+  std::copy_if(text.begin(), text.end(), std::back_inserter(kept),
+               [&](char c) { return known.count(c) && (unsigned char)c < 0x80; });
   return kept;
 }
 
@@ -106,111 +105,85 @@ void choose_drafter(Lab& lab) {
 // In --help's order.
 const std::vector<Topic> kTopics = {
     {"budgets",
-     70,
      "what does each shape make of a budget of nodes?",
      "ngram:4 {chain:4|chain:8|chain:16|tree:2x2|tree:3x2|tree:4x2|tree:5x2};ngram:4 "
      "{best-first|beam:4|calibrated|sequoia|auto|entropy-width} budget={4|8|16|32|64}",
+     {70},
      {},
-     {},
-     {},
-     {1},
-     true},
+     {kSpeed, "", nullptr, true}},
     {"rules",
-     35,
      "of the same number of candidates, how many tokens does each rule accept? One that is not exact wins nothing.",
      "ngram:4 {chain:4|tree:2x2} "
      "{verify=match|noise=unknown|verify=traversal|verify=typical|verify=independent};ngram:4 chain:4 "
      "verify={rejection|block};ngram:4 tree:2x2 verify={specinfer|without-replacement}",
+     {35, {1}, 1, 250, 250},
      {"held-out", 48, 64, true},
-     {1, 250, 250},
      {kTokens, "tokens over rejection's, specinfer's",
       [](Method m) {
         return Method{m.drafter, m.shape, m.shape == "chain:4" ? "rejection" : "specinfer", 0, true};
       }}},
     {"coupling",
-     30,
      "what does a drafter gain by drafting with the target's noise?",
      "{bigram chain:4|ngram:4 chain:4|ngram:4 tree:3x2|ngram:4 best-first budget=16|ngram:4 auto|'%' chain:4|'%' "
      "best-first budget=16} {verify=match|noise=unknown}",
+     {30},
      {"held-out", 16},
-     {},
-     {kTokens, "tokens, told over not told",
-      [](Method m) {
-        return Method{m.drafter, m.shape, m.verify, m.budget, false};
-      }}},
+     {kTokens, "tokens, told over not told", [](Method m) { return matched(m.drafter, m.shape, m.budget, false); }}},
     {"noise-aware",
-     20,
      "how many tokens does a forward commit when a best-first tree knows the noise?",
      "ngram:4 best-first budget={4|8|16|32}",
+     {20, {1}, 1, 500, 500},
      {"held-out", 45, 64, true},
-     {1, 500, 500},
      {kTokens}},
     {"auto",
-     130,
      "how near does auto come to the best of all shapes, whatever the workload?",
      "{ngram:4|bigram|suffix+ngram:4|'%'} "
      "{auto|chain:2|chain:4|chain:8|tree:2x2|tree:3x2|tree:4x2|cartesian:4,2,1,1|entropy-stop:of=confidence|best-first "
      "budget=8|best-first budget=16|best-first budget=32|beam:4 budget=16|calibrated budget=16|sequoia budget=16}",
+     {130, {1, 0.7f, 0}, 1, 12, 200},
      {},
-     {1, 12, 200},
-     {kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }},
-     {1, 0.7f, 0}},
+     {kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }}},
     {"held-out",
-     25,
      "what is each drafter worth after seen text, held-out text and foreign text (README.md)?",
      "{bigram|ngram:3|ngram:4|ngram:5|ngram:6|lookup|suffix|recycle|suffix+ngram:4|'%'|'suffix+%'} best-first "
      "budget=16",
+     {25, {1}, 1, 24, 100},
      {"seen,held-out,foreign", 12, 160},
-     {1, 24, 100},
      {kTokens}},
     {"drafters",
-     150,
      "what do drafters that learn gain and cost, against tables? prose: no change of speaker; structured: four",
      "{medusa|parallel|'parallel:@/sequential'|'%'|ngram:4|bigram} {best-first "
      "budget=16|chain:4|auto};{medusa|parallel|'parallel:@/sequential'|ngram:4} calibrated budget=64",
-     {"prose,structured", 8, 160},
-     {1, 40, 160, 0.9},
-     {},
-     {0.7f, 1, 0}}};
+     {150, {0.7f, 1, 0}, 1, 40, 160, 0.9},
+     {"prose,structured", 8, 160}}};
 
 // See kSeeds: what a drafter needs that is not there is said, and it is left out.
 const std::vector<Topic> kSeeds = {
     {"dynamic-trees",
-     0,
      "where should a tree stop, and how wide should it be? (EAGLE-2, arXiv 2406.16858: a dynamic tree is 1.2 to 1.4 "
      "times as fast as EAGLE's fixed one)",
      "{hydra|suffix+ngram:4} "
      "{tree:3x2|entropy-stop|entropy-naive|entropy-width|entropy-depth-width|best-first|auto} budget=15",
-     {"all"},
-     {2, 64, 64},
-     {},
-     {0.4f}},
+     {0, {0.4f}, 2, 64, 64},
+     {"all"}},
     {"heads",
-     0,
      "what do heads make of many nodes, of few, and of those that are right most often? (Medusa, arXiv 2401.10774: 2.2 "
      "to 3.6 times plain decoding on a GPU; Hydra, 2402.05109: up to 1.31 times Medusa)",
      "medusa {cartesian:4,4,4,4 budget=340|cartesian:2,2,2|calibrated budget=64|best-first budget=15|auto};hydra "
      "{best-first budget=15|auto}",
-     {"all"},
-     {2, 64, 64},
-     {},
-     {0, 0.7f}},
+     {0, {0, 0.7f}, 2, 64, 64},
+     {"all"}},
     {"parallel",
-     0,
      "the parallel drafter: a chain or a tree, and for what?",
      "parallel {chain:5|cartesian:2,2,2|best-first budget=15|auto}",
+     {0, {0}, 2, 64, 64},
      {"kinds"},
-     {2, 64, 64},
-     {kTokens},
-     {0}},
+     {kTokens}},
     {"ahead",
-     0,
      "what does it gain to draft while the target runs?",
      "{parallel|suffix+ngram:4} auto {ahead=off|ahead=auto}",
-     {"all"},
-     {2, 64, 64},
-     {},
-     {0}}};
+     {0, {0}, 2, 64, 64},
+     {"all"}}};
 
 int experiments_command(int argc, char** argv) {
   Lab lab;
@@ -218,16 +191,17 @@ int experiments_command(int argc, char** argv) {
   float minutes = 0;
   const Given given = parse_flags(describe(lab, only, minutes), argc, argv);
   if (given.help) return 0;
-  const Sections all = sections_of(lab);
-  Sections sections = chosen(all, given, only);
+  Sections sections = chosen(sections_of(lab), given, only);
   check_options(lab.options);
   if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
-  const auto run = [&](double seconds) {
+  const auto run = [&] {
+    double seconds = 0;
+    for (const Section& section : sections) seconds += section.seconds;
     lab.run(sections, minutes > 0 ? 60 * double(minutes) / seconds : 1);
     lab.conclude();
     return interrupted() ? kInterruptedStatus : 0;
   };
-  if (sections[0].name == std::string("seeds")) return run(sections[0].seconds);  // the last of all, so it is alone
+  if (sections[0].name == std::string("seeds")) return run();  // the last of all, so it is alone
   if (is_gguf(lab.options.settings.model))
     refuse_usage("of a model in a GGUF file there is one experiment: --model: add --only seeds");
   choose_models(lab, given);
@@ -253,14 +227,12 @@ int experiments_command(int argc, char** argv) {
 
   lab.target().engine.tokenizer().encode(lab.text, lab.data);  // what does not fit is refused before a folder is made
 
-  double seconds = 0;
-  for (const Section& section : all) seconds += section.seconds;
   const auto begin = [&] {
     print_out("Experiments: " + machine_line(lab) + "\n\n");
     choose_drafter(lab);
   };
   sections.insert(sections.begin(), {"models", begin, 0, "what is there"});
-  return run(seconds);
+  return run();
 }
 
 }  // namespace nanospec

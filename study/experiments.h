@@ -42,15 +42,15 @@ struct Lab : Bench {  // options: the target's
   std::vector<std::string> held_out(int count, size_t bytes = 64) const;
 
  private:
-  std::map<std::string, std::unique_ptr<Subject>> targets_;  // by model
+  std::map<std::string, Subject> targets_;  // by model
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
 constexpr const char* kStrong = "ngram:4";
-inline Method matched(const std::string& drafter, const std::string& shape, int budget = 0) {
-  return {drafter, shape, "match", budget, true};
+inline Method matched(const std::string& drafter, const std::string& shape, int budget = 0, bool knows_noise = true) {
+  return {drafter, shape, "match", budget, knows_noise};
 }
 
 // The methods of a text as `compare` reads it, in which {a|b} stands for each of these in turn, and a letter of `words`
@@ -59,7 +59,9 @@ std::vector<Method> methods_of(const std::string& text, const std::map<char, std
 
 // How much is decoded; whatever its methods, they go through all prompts in turn, prompt by prompt.
 struct Plan {
-  int repeats = 2;              // at most
+  double seconds = 0;  // that an experiment may take, about
+  std::vector<float> temperatures = {1};
+  int repeats = 2;              // at most; 0: as --repeat says
   int fewest = 16, most = 200;  // new tokens of each prompt: what finds time
   double share = 0.6;           // of plain decoding's time for a token, on average over the methods
 };
@@ -76,6 +78,7 @@ struct Experiment {
   // For each prompt the median over repeats of log(base's seconds a token / m's), pairs of one repeat.
   std::vector<double> gains(size_t m, size_t base) const;
   Interval speedup(size_t m, size_t base) const { return ratio_interval(gains(m, base)); }
+  Interval times_plain(size_t m) const { return speedup(m, trial.plain); }
   Interval tokens_per_forward(size_t m) const;
   // Of m's tokens per forward and base's, prompt by prompt.
   Interval forwards_saved(size_t m, size_t base) const;
@@ -94,20 +97,20 @@ std::string with_interval(const Interval& interval, int places);  // "2.31 (2.25
 // What is measured of a method, and how many times as much of it as another one has.
 struct Measure {
   const char* name;
-  Interval (*of)(const Experiment&, size_t m);
-  Interval (*over)(const Experiment&, size_t m, size_t base);
+  std::function<Interval(const Experiment&, size_t m)> of;
+  std::function<Interval(const Experiment&, size_t m, size_t base)> over;
 };
-extern const Measure kTokens, kSpeed;  // tokens per forward; speed, in times plain decoding's
+inline const Measure kTokens = {"tokens per forward", &Experiment::tokens_per_forward, &Experiment::forwards_saved},
+                     kSpeed = {"times plain decoding", &Experiment::times_plain, &Experiment::speedup};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Experiments
 
 // An experiment: methods, prompts, a measure and a sentence.
 struct Topic {
-  const char* name;
-  double seconds;  // that it may take, about
-  const char* question;
+  const char *name, *question;
   std::string methods;  // see methods_of(); %: the trained drafter; @: the model
+  Plan plan = {};
   struct {
     const char* texts = "held-out";  // of these, seen, foreign, prose, structured, with ',' between; of kSeeds kinds,
                                      // one by one, or all
@@ -115,14 +118,12 @@ struct Topic {
     size_t bytes = 64;
     bool on_small = false;  // the small model is the target: no clock matters
   } from = {};
-  Plan plan = {};
   struct {
     const Measure& measure = kSpeed;   // of the picture, and over the base
     const char* over = "";             // what that is called
     Method (*base)(Method) = nullptr;  // what a method is held against beside plain decoding
+    bool by_budget = false;            // whether the picture is of budget_panel(), and not a bar for each method
   } held = {};
-  std::vector<float> temperatures = {1};
-  bool by_budget = false;  // whether the picture is of budget_panel(), and not a bar for each method
 };
 // Those of the laboratory; and, of the methods that nanospec began with, those of a model in a GGUF file.
 extern const std::vector<Topic> kTopics, kSeeds;

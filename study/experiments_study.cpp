@@ -11,7 +11,6 @@ namespace {
 constexpr int kLargest = 64;  // nodes of a tree
 
 OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-std::string temperature_text(float t) { return decimals(t, t == float(int(t)) ? 0 : 1); }
 constexpr const char* kLoops =
     "Temperature 0 is listed separately: small models fall into loops there, and any drafter guesses loops. It says "
     "nothing about speculation at other temperatures.\n";
@@ -50,13 +49,11 @@ std::vector<Method> Subject::usable(const std::vector<Method>& methods, const To
 Subject& Lab::target(bool small) {
   Options its = options;
   if (small) its.settings.model = drafter_model;
-  std::unique_ptr<Subject>& target = targets_[its.settings.model];
-  if (!target) target = std::make_unique<Subject>(its);
-  return *target;
+  return targets_.try_emplace(its.settings.model, its).first->second;
 }
 
 std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
-  return prompts_of(text, held_out_begin(text), quick ? std::min(count, 2) : count, bytes);
+  return prompts_of(text, held_out_begin(text), count, bytes);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -147,23 +144,19 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
 
 // Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
 Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods, const Text& text,
-                     const Plan& plan, float temperature, double seconds, const Stretch& stretch) {
-  Experiment study;
-  study.engine = &subject.engine;
+                     Plan plan, float temperature, double seconds, const Stretch& stretch) {
+  if (plan.repeats == 0) plan.repeats = bench.repeats;
+  Experiment study = {&subject.engine, {subject.options, methods, 0, text.prompts, text.tokens}, {}};
   Trial& trial = study.trial;
-  trial.options = subject.options;
   trial.options.sampling.temperature = temperature;
-  trial.methods = methods;
   trial.choose_plain();
-  trial.prompts = text.prompts;
-  trial.tokens = text.tokens;
   trial.by_prompt = trial.own_noise = true;
   trial.repeats = bench.quick ? 1 : plan.repeats;
   trial.most_seconds = seconds * 1.2;
   trial.options.max_new_tokens =
       bench.quick ? std::min(plan.most, 16) : affordable_tokens(subject.engine, trial, plan, seconds);
   study.outcomes = run_all(trial, subject.engine, [&](const std::string& doing, double done) {
-    bench.show("temperature " + temperature_text(temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
+    bench.show(filled("temperature {}, {}", temperature, doing), stretch.at(std::min(done, 1.0)));
   });
   if (!study.empty()) refuse_broken(broken(trial, study.outcomes));
   return study;
@@ -180,11 +173,10 @@ std::string with_interval(const Interval& i, int places) {
 
 std::string Experiment::circumstances(bool with_temperature) const {
   const Options& o = trial.options;
-  return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings, *engine) + ", " +
-         count(engine->threads(), "thread") +
-         (with_temperature ? "; temperature " + temperature_text(temperature()) : "") + "; " +
-         count(trial.prompts.size(), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
-         count(outcomes[0].runs.size(), "repeat");
+  return filled("{}; {}{}; {}, {} each; {}", o.settings.model, machine_text(o.settings, *engine),
+                with_temperature ? filled("; temperature {}", temperature()) : "",
+                count(trial.prompts.size(), "prompt"), count(o.max_new_tokens, "new token"),
+                count(outcomes[0].runs.size(), "repeat"));
 }
 
 OrderedJson Experiment::json() const {
@@ -193,7 +185,7 @@ OrderedJson Experiment::json() const {
                                       {"samples_are", {"tokens", "target_forwards", "drafted_nodes", "seconds"}}});
   for (size_t m = 0; m < outcomes.size(); m++) {
     OrderedJson& method = json["methods"][m];
-    method["times_plain"] = interval_json(speedup(m, trial.plain));
+    method["times_plain"] = interval_json(times_plain(m));
     method["tokens_per_forward"] = interval_json(tokens_per_forward(m));
     method["nodes_per_forward"] = nodes_per_forward(m);
     for (const Run& run : outcomes[m].runs) {  // one entry a repeat, in it one a prompt
@@ -204,12 +196,6 @@ OrderedJson Experiment::json() const {
   }
   return json;
 }
-
-const Measure kTokens = {"tokens per forward", [](const Experiment& s, size_t m) { return s.tokens_per_forward(m); },
-                         [](const Experiment& s, size_t m, size_t base) { return s.forwards_saved(m, base); }};
-const Measure kSpeed = {"times plain decoding",
-                        [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); },
-                        [](const Experiment& s, size_t m, size_t base) { return s.speedup(m, base); }};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Texts
@@ -263,48 +249,44 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
 // method that it is held against, which goes to `json` too; the drafter's share of the time; the text.
 std::string study_table(const Experiment& study, const Topic& topic, OrderedJson& json) {
   const bool held = topic.held.base;
-  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward"}};
-  if (held) rows[0].push_back(topic.held.over);
-  rows[0].insert(rows[0].end(), {"drafting", "identical"});
+  TableRows rows = {together({"method", "tok/s", "times plain", "tokens/forward", "nodes/forward"},
+                             {held ? Row{topic.held.over} : Row{}, {"drafting", "identical"}})};
   for (size_t m = 0; m < study.trial.methods.size(); m++) {
     const Method& method = study.trial.methods[m];
     const Stats sum = sum_of(study.outcomes[m]);
-    rows.push_back({method_text(method), thousands(median(speeds(study.outcomes[m]))),
-                    with_interval(study.speedup(m, study.trial.plain), 2),
-                    with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)});
-    if (held) {
-      const size_t at = method.drafter == "none" ? m : study.at(topic.held.base(method));
+    Row over(held ? 1 : 0);
+    if (held && method.drafter != "none") {
+      const size_t at = study.at(topic.held.base(method));
       const size_t base = at < study.trial.methods.size() ? at : m;  // itself where there is no such method
-      const Interval over = topic.held.measure.over(study, m, base);
-      rows.back().push_back(base == m ? "" : with_interval(over, 2));
-      if (method.drafter != "none")
-        json.push_back({{"drafter", method.drafter},
-                        {"shape", method.shape},
-                        {"budget", method.budget},
-                        {"method", method_text(method)},
-                        {"times", interval_json(over)}});
+      const Interval gain = topic.held.measure.over(study, m, base);
+      if (base != m) over[0] = with_interval(gain, 2);
+      json.push_back({{"drafter", method.drafter},
+                      {"shape", method.shape},
+                      {"budget", method.budget},
+                      {"method", method_text(method)},
+                      {"times", interval_json(gain)}});
     }
-    rows.back().insert(rows.back().end(),
-                       {percent(sum.seconds_draft, sum.seconds), identical(method, study.outcomes[m])});
+    rows.push_back(together(
+        {method_text(method), thousands(median(speeds(study.outcomes[m]))), with_interval(study.times_plain(m), 2),
+         with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)},
+        {over, {percent(sum.seconds_draft, sum.seconds), identical(method, study.outcomes[m])}}));
   }
   return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
 }
 
 // A line for each kind of shape, by the nodes that a tree may have.
 Panel budget_panel(const Experiment& study, const Measure& measure) {
-  Panel panel{
-      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
-  std::map<std::string, size_t> places;
+  Panel panel{filled("temperature {}", study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
   for (size_t m = 0; m < study.trial.methods.size(); m++) {
     const Method& method = study.trial.methods[m];
     if (method.drafter == "none") continue;
     const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
     const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
-    const auto [place, added] = places.insert({name, panel.series.size()});
-    if (added)
-      panel.series.push_back(
-          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
-    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
+    const Series::Style style = chain || full ? Series::Style::kDashes : Series::Style::kLine;
+    auto series = std::find_if(panel.series.begin(), panel.series.end(), [&](auto& one) { return one.name == name; });
+    if (series == panel.series.end())
+      series = panel.series.insert(series, {name, colour_at(panel.series.size()), style});
+    series->points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
   }
   return panel;
 }
@@ -317,7 +299,7 @@ std::string topic_picture(const std::vector<Experiment>& studies, const std::vec
   BarAxis axis{measure.name, 1, "plain decoding"};
   for (size_t t = 0; texts.size() > 1 && t < texts.size(); t++) axis.colours.push_back({texts[t].name, colour_at(t)});
   for (size_t first = 0; first < studies.size(); first += texts.size()) {
-    if (topic.by_budget)
+    if (topic.held.by_budget)
       for (const Measure* of : {&kTokens, &kSpeed}) panels.push_back(budget_panel(studies[first], *of));
     std::vector<IntervalBar> bars;
     for (size_t m = 0; m < studies[first].trial.methods.size(); m++)
@@ -332,7 +314,7 @@ std::string topic_picture(const std::vector<Experiment>& studies, const std::vec
       }
     pictures.push_back(interval_picture(topic.question, studies[first].circumstances(), axis, bars));
   }
-  if (topic.by_budget) return chart_picture(topic.question, studies[0].circumstances(false), panels, 2);
+  if (topic.held.by_budget) return chart_picture(topic.question, studies[0].circumstances(false), panels, 2);
   return svg_below_each_other(pictures);
 }
 
@@ -347,17 +329,17 @@ void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::ve
       missing);
   if (methods.empty()) return bench.print(heading, missing);
   if (bench.quick && methods.size() > 40) methods.resize(40);
-  const double share = 1.0 / double(texts.size() * topic.temperatures.size());
+  const double share = 1.0 / double(texts.size() * topic.plan.temperatures.size());
   std::vector<Experiment> studies;
   std::string tables;
   OrderedJson json, over;
-  for (float temperature : topic.temperatures)
+  for (float temperature : topic.plan.temperatures)
     for (const Text& text : texts) {
       studies.push_back(run_study(bench, subject, methods, text, topic.plan, temperature, bench.seconds * share,
                                   {double(studies.size()) * share, share}));
       const Experiment& study = studies.back();
       if (study.empty()) return;  // interrupted
-      bench.evenness.push_back({"plain decoding, " + text.name + ", temperature " + temperature_text(temperature),
+      bench.evenness.push_back({filled("plain decoding, {}, temperature {}", text.name, temperature),
                                 unevenness(speeds(study.outcomes[study.trial.plain]))});
       tables += (texts.size() > 1 ? text.name + ": " : "") + study.circumstances() + "\n" +
                 (temperature > 0 ? "" : kLoops) + study_table(study, topic, over) + "\n";
@@ -375,10 +357,9 @@ void run_in_lab(Lab& lab, const Topic& topic) {
   std::string missing;
   const std::vector<Text> texts = texts_of(lab, topic.from.texts, topic.from.prompts, topic.from.bytes, missing);
   const std::string &model = lab.options.settings.model, &small = lab.drafter_model;
-  const std::string heading = topic.name + (": " + std::string(topic.question)) +
-                              "\nbuild/nanospec experiments --only " + topic.name + " --model " + model +
-                              (small == model ? "" : " --drafter_model " + small) + " --data " + lab.data +
-                              " --threads " + std::to_string(lab.options.settings.threads);
+  const std::string heading = filled(
+      "{}: {}\nbuild/nanospec experiments --only {} --model {}{} --data {} --threads {}", topic.name, topic.question,
+      topic.name, model, small == model ? "" : " --drafter_model " + small, lab.data, lab.options.settings.threads);
   run_topic(lab, lab.target(topic.from.on_small), topic, texts, heading, missing, {{'%', lab.drafter}, {'@', model}});
 }
 

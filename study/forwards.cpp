@@ -58,8 +58,7 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
     const double bytes = result.weight_bytes + probe.cache_bytes(past);
     const Level level = level_of(bytes, threads, bench.machine.caches);
     Forwards f = {past, bytes, gpu ? median(gpu->read) : bench.roofline.bandwidth(level), level, {}, {}};
-    std::unique_ptr<Reader> reader;
-    if (!gpu) reader.reset(new Reader(bytes, threads));
+    const auto reader = gpu ? nullptr : std::make_unique<Reader>(bytes, threads);
     measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
       bench.show(result.name() + ", past " + std::to_string(past),
                  stretch.at(0.4 * (double(result.pasts.size()) + double(round) / rounds)));
@@ -203,10 +202,6 @@ double prefill_flops(const Config& c, int tokens) {
   const double layers = c.n_layer - 1;  // of the last one queries, keys and values alone
   const double weights = layers * layer_numbers(c) + double(c.n_embd) * c.qkv_size();
   return tokens * 2 * weights + layers * 4 * c.heads_size() * (double(tokens) * (tokens + 1) / 2);
-}
-
-double least_seconds(double bytes, double flops, double bandwidth, double peak) {
-  return std::max(ratio(bytes, bandwidth), ratio(flops, peak));
 }
 
 }  // namespace nanospec

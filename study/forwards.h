@@ -64,7 +64,4 @@ OrderedJson forwards_json(const std::vector<Result>& results);  // one entry a r
 double forward_flops(const Config& c, int rows, int past);  // of the rows of one tree: all but row operations
 double prefill_flops(const Config& c, int tokens);          // without the head and what only the head needs
 
-// The least seconds that a forward can take: it must read its bytes, and it must multiply.
-double least_seconds(double bytes, double flops, double bandwidth, double peak);
-
 }  // namespace nanospec

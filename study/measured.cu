@@ -1,9 +1,6 @@
 // study/measured.cu: what `bench` measures beside the engine: a GPU (study/gpu.h), and an update of training on the CPU
 // (study/update.h). It is compiled once for each machine, as nanospec.cu is, and no header of CUDA is seen in the files
 // that ask.
-#include <stdexcept>
-
-#include "machine/launch.h"
 #include "study/gpu.h"
 #include "study/timed_update.h"
 #ifdef WITH_CUDA
@@ -11,12 +8,6 @@
 #endif
 
 namespace nanospec {
-
-UpdateTimes measure_update(const Config& c, int sequences, int pairs, int threads,
-                           const std::function<bool(double)>& working) {
-  Pool pool(threads, threads == 0);
-  return time_updates(c, sequences, pairs, pool, working);
-}
 
 std::string gpu_missing() { return cuda_available() ? "" : cuda_problem() + ": " + kCudaAdvice; }
 void gpu_early(const std::string& word) { set_early(word); }

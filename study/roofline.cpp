@@ -12,11 +12,12 @@ namespace nanospec {
 
 namespace {
 
-std::string first_line(const std::string& path) {
+// The first line of a file that begins so; "" where there is none.
+std::string line_of(const std::string& path, const std::string& begin = "") {
   std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  for (std::string line; std::getline(file, line);)
+    if (line.compare(0, begin.size(), begin) == 0) return line;
+  return "";
 }
 
 // A cache's bytes over the CPUs that share it: the first CPU's of this level, as the kernel describes it, or as the C
@@ -24,7 +25,7 @@ std::string first_line(const std::string& path) {
 double cache_share(int level, long known_as, int cpus, double otherwise, bool& assumed) {
   const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(level) + "/";  // 0, 1: L1
   const double bytes = 1024.0 * double(system_number((folder + "size").c_str(), "", 0));
-  if (bytes > 0) return bytes / std::max(1, listed_cpus(first_line(folder + "shared_cpu_list")));
+  if (bytes > 0) return bytes / std::max(1, listed_cpus(line_of(folder + "shared_cpu_list")));
   const double told = double(sysconf(known_as));
   assumed = assumed || told <= 0;
   return (told > 0 ? told : otherwise) / cpus;
@@ -33,18 +34,16 @@ double cache_share(int level, long known_as, int cpus, double otherwise, bool& a
 Caches caches_of(int threads) {
   Caches caches;
   caches.l2 = cache_share(2, _SC_LEVEL2_CACHE_SIZE, 1, double(1 << 20), caches.assumed);
-  const int sharing = std::max(1, listed_cpus(first_line("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list")));
+  const int sharing = std::max(1, listed_cpus(line_of("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list")));
   const int all = sharing > 1 ? (threads + sharing - 1) / sharing * sharing : threads;
   caches.l3 = all * cache_share(3, _SC_LEVEL3_CACHE_SIZE, threads, double(32 << 20), caches.assumed);
   return caches;
 }
 
 std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.compare(0, 10, "model name") == 0 && line.find(": ") != std::string::npos)
-      return line.substr(line.find(": ") + 2);
-  return "unknown CPU";
+  const std::string line = line_of("/proc/cpuinfo", "model name");
+  const size_t colon = line.find(": ");
+  return colon == std::string::npos ? "unknown CPU" : line.substr(colon + 2);
 }
 
 std::string now() {

@@ -57,6 +57,16 @@ struct Roofline {
   double peak() const { return median(fp32.all); }
 };
 
+// The least time of some work: it must read its bytes, and it must multiply.
+struct Bound {
+  double seconds = 0;
+  bool computes = false;  // whether multiplying takes longer
+};
+inline Bound bound_of(double bytes, double flops, double bandwidth, double peak) {
+  const double reading = bytes / bandwidth, computing = flops / peak;
+  return {std::max(computing, reading), computing > reading};
+}
+
 // What is read to measure a level: half a cache, which leaves room for what else is in it; four times L3, as long as
 // that is not too much.
 constexpr double kMostRoofBytes = 900e6;

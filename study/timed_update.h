@@ -1,4 +1,4 @@
-// study/timed_update.h: what measure_update() of study/update.h does. It trains a model, so it is compiled where that
+// study/timed_update.h: measure_update() of study/update.h. It trains a model, so it is compiled where that
 // is: study/measured.cu includes it, and in the tests tests/commands/stand_in.cpp.
 #pragma once
 
@@ -12,8 +12,9 @@ constexpr bool kSeesOperations = false;
 constexpr bool kSeesOperations = true;
 #endif
 
-UpdateTimes time_updates(const Config& c, int sequences, int pairs, Pool& pool,
-                         const std::function<bool(double)>& working) {
+UpdateTimes measure_update(const Config& c, int sequences, int pairs, int threads,
+                           const std::function<bool(double)>& working) {
+  Pool pool(threads, !kSeesOperations && threads == 0);  // that program alone has a GPU
   const int T = c.block_size;
   Trainer<float> trainer(c, pool);
   trainer.initialize(1);

@@ -14,64 +14,57 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   const double seen = R * A * (T + 1) / 2;                       // multiply-adds of one product of causal attention
   const double halves = sequences > 1 ? 2 : 1;                   // each has a gradient; the second is added
   constexpr auto kForward = UpdateWork::kForward, kBackward = UpdateWork::kBackward, kAnyTime = UpdateWork::kAnyTime;
-  using Types = std::vector<std::type_index>;
-  const auto row = [](const char* name, UpdateWork::When when, const Types& types, double numbers,
-                      double multiply_adds = 0) {
-    return UpdateWork{name, 2 * multiply_adds, 4 * numbers, when, types};
+  std::vector<UpdateWork> work;
+  const auto row = [&](const char* name, UpdateWork::When when, const std::vector<std::type_index>& types,
+                       double numbers, double multiply_adds = 0) {
+    work.push_back({name, 2 * multiply_adds, 4 * numbers, when, types});
   };
   const auto product = [&](const std::string& name, UpdateWork::When when, const std::type_info& type, double layers,
                            double in, double out) {
-    return UpdateWork{
-        name, 2 * layers * R * in * out, 4 * layers * (R * in + in * out + R * out), when, {type}, int(in), int(out)};
+    const double numbers = layers * (R * in + in * out + R * out);
+    work.push_back({name, 2 * layers * R * in * out, 4 * numbers, when, {type}, int(in), int(out)});
   };
   const auto forward = [&](const char* name, double layers, double in, double out) {
-    return product(name, kForward, typeid(Matmul<float, float>), layers, in, out);
+    product(name, kForward, typeid(Matmul<float, float>), layers, in, out);
   };
-  const auto weight = [&](const char* name, double layers, double in, double out) {
-    return product(std::string(name) + ": weight", kAnyTime, typeid(MatmulGradient<float>), layers, in, out);
+  // in, out: of the weight's product; the input's has `out` inputs, or those of a matrix that is stored the other way.
+  const auto backward = [&](const std::string& name, double layers, double in, double out, bool turned = false) {
+    product(name + ": weight", kAnyTime, typeid(MatmulGradient<float>), layers, in, out);
+    product(name + ": input", kBackward, typeid(Matmul<float, float>), layers, turned ? in : out, turned ? out : in);
   };
-  const auto input = [&](const char* name, double layers, double in, double out) {
-    return product(std::string(name) + ": input", kBackward, typeid(Matmul<float, float>), layers, out, in);
-  };
-  return {
-      row("embedding", kForward, {typeid(Embed<float>)}, R * C + (V + T) * C),
-      row("norms", kForward, {typeid(Norm<float>)}, (2 * L + 1) * 2 * R * C),
-      forward("qkv", L, C, Q),
-      row("attention", kForward, {typeid(Attention<float>)}, L * (R * Q + R * A + R * H), L * 2 * seen),
-      forward("proj", L, A, C),
-      forward("fc", L, C, G),
-      row("GELU", kForward, {typeid(BiasGelu<float>)}, L * (R * G + R * F)),
-      forward("fc_proj", L, F, C),
-      row("residual joins", kForward, {typeid(JoinResidual<float>)}, 2 * L * 2 * R * C),
-      forward("head", 1, C, V),
-      row("loss", kBackward, {typeid(CrossEntropy<float>), typeid(SumRow<Mean<float>>)}, R * V),
-      weight("head", 1, V, C),  // it is stored the other way
-      input("head", 1, C, V),
-      row("norms again", kBackward, {typeid(Norm<float>)}, 2 * L * 2 * R * C),
-      weight("fc_proj", L, F, C),
-      input("fc_proj", L, F, C),
-      row("GELU backward", kBackward, {typeid(GeluBackward<float>)}, L * 2 * (R * G + R * F)),
-      weight("fc", L, C, G),
-      input("fc", L, C, G),
-      weight("proj", L, A, C),
-      input("proj", L, A, C),
-      // qkv, outputs and their gradients; of products: the scores again, and four gradients.
-      row("attention backward", kBackward, {typeid(AttentionBackward<float>)}, L * (2 * R * Q + 2 * R * A + R * H),
-          L * 5 * seen),
-      weight("qkv", L, C, Q),
-      input("qkv", L, C, Q),
-      row("norms backward", kBackward, {typeid(NormBackward<float>)}, (2 * L + 1) * 3 * R * C),
-      row("norm weights", kBackward, {typeid(Strips<NormWeights<float>>)}, (2 * L + 1) * 2 * R * C),
-      row("embedding backward", kBackward, {typeid(Strips<EmbedBackward<float>>)}, R * C + (V + T) * C),
-      row("waiting for a half", kBackward, {typeid(Waiting)}, 0),
-      row("zeroing, adding halves", kAnyTime, {typeid(Zeros), typeid(Add<float>)},
-          halves * P + R * C + (halves - 1) * 3 * P),
-      // The gradient first; then it, weights and two moments.
-      row("clipping, AdamW", kBackward,
-          {typeid(SumSquares<float>), typeid(SumRow<ClipFactor<float>>), typeid(AdamW<float>)}, P + 4 * P),
-      row("packing", kBackward, {typeid(Pack<float, float>)}, 3 * M),  // weights, two packed forms
-      row("other", kAnyTime, {}, 0),
-  };
+  row("embedding", kForward, {typeid(Embed<float>)}, R * C + (V + T) * C);
+  row("norms", kForward, {typeid(Norm<float>)}, (2 * L + 1) * 2 * R * C);
+  forward("qkv", L, C, Q);
+  row("attention", kForward, {typeid(Attention<float>)}, L * (R * Q + R * A + R * H), L * 2 * seen);
+  forward("proj", L, A, C);
+  forward("fc", L, C, G);
+  row("GELU", kForward, {typeid(BiasGelu<float>)}, L * (R * G + R * F));
+  forward("fc_proj", L, F, C);
+  row("residual joins", kForward, {typeid(JoinResidual<float>)}, 2 * L * 2 * R * C);
+  forward("head", 1, C, V);
+  row("loss", kBackward, {typeid(CrossEntropy<float>), typeid(SumRow<Mean<float>>)}, R * V);
+  backward("head", 1, V, C, true);
+  row("norms again", kBackward, {typeid(Norm<float>)}, 2 * L * 2 * R * C);
+  backward("fc_proj", L, F, C);
+  row("GELU backward", kBackward, {typeid(GeluBackward<float>)}, L * 2 * (R * G + R * F));
+  backward("fc", L, C, G);
+  backward("proj", L, A, C);
+  // qkv, outputs and their gradients; of products: the scores again, and four gradients.
+  row("attention backward", kBackward, {typeid(AttentionBackward<float>)}, L * (2 * R * Q + 2 * R * A + R * H),
+      L * 5 * seen);
+  backward("qkv", L, C, Q);
+  row("norms backward", kBackward, {typeid(NormBackward<float>)}, (2 * L + 1) * 3 * R * C);
+  row("norm weights", kBackward, {typeid(Strips<NormWeights<float>>)}, (2 * L + 1) * 2 * R * C);
+  row("embedding backward", kBackward, {typeid(Strips<EmbedBackward<float>>)}, R * C + (V + T) * C);
+  row("waiting for a half", kBackward, {typeid(Waiting)}, 0);
+  row("zeroing, adding halves", kAnyTime, {typeid(Zeros), typeid(Add<float>)},
+      halves * P + R * C + (halves - 1) * 3 * P);
+  // The gradient first; then it, weights and two moments.
+  row("clipping, AdamW", kBackward,
+      {typeid(SumSquares<float>), typeid(SumRow<ClipFactor<float>>), typeid(AdamW<float>)}, P + 4 * P);
+  row("packing", kBackward, {typeid(Pack<float, float>)}, 3 * M);  // weights, two packed forms
+  row("other", kAnyTime, {}, 0);
+  return work;
 }
 
 double update_bytes(const Config& c, int sequences) {
@@ -81,36 +74,27 @@ double update_bytes(const Config& c, int sequences) {
   return 4 * (7 * double(parameter_count(c)) + R * saved);
 }
 
-UpdateBound update_bound(const UpdateWork& work, double flops_per_second, double bytes_per_second) {
-  const double computing = work.flops / flops_per_second, reading = work.bytes / bytes_per_second;
-  return {std::max(computing, reading), computing > reading};
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Time
 
-size_t UpdateClock::place(const std::type_info& type, const void* operation) {
+void UpdateClock::begins(const std::type_info& type, const void* operation) {
   // One thread runs the halves of a batch one after the other.
   if (type == typeid(Embed<float>)) after_loss_ = false;
   if (type == typeid(CrossEntropy<float>)) after_loss_ = true;
-  int inputs = 0, outputs = 0;
-  if (type == typeid(Matmul<float, float>)) {
-    const auto& w = static_cast<const Matmul<float, float>*>(operation)->w;
-    inputs = w.k;
-    outputs = w.n;
-  }
-  if (type == typeid(MatmulGradient<float>)) {
-    const auto& s = *static_cast<const MatmulGradient<float>*>(operation);
-    inputs = s.inputs;
-    outputs = s.outputs;
-  }
+  std::pair<int, int> sizes;  // of a product: inputs, outputs
+  if (const auto* product = static_cast<const Matmul<float, float>*>(operation); type == typeid(Matmul<float, float>))
+    sizes = {product->w.k, product->w.n};
+  if (const auto* product = static_cast<const MatmulGradient<float>*>(operation); type == typeid(MatmulGradient<float>))
+    sizes = {product->inputs, product->outputs};
   const auto is_it = [&](const UpdateWork& work) {
-    return std::count(work.types.begin(), work.types.end(), std::type_index(type)) > 0 && work.inputs == inputs &&
-           work.outputs == outputs &&
+    return std::count(work.types.begin(), work.types.end(), std::type_index(type)) > 0 &&
+           std::pair(work.inputs, work.outputs) == sizes &&
            (work.when == UpdateWork::kAnyTime || (work.when == UpdateWork::kBackward) == after_loss_);
   };
   const auto found = std::find_if(work_.begin(), work_.end(), is_it);
-  return std::min(size_t(found - work_.begin()), work_.size() - 1);
+  const size_t next = std::min(size_t(found - work_.begin()), work_.size() - 1);
+  begun[next]++;
+  turn_to(next);
 }
 
 double UpdateTimes::sum(size_t update) const {

@@ -37,13 +37,6 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences);
 // What an update holds in memory: parameters and what belongs to them, and the activations of all layers.
 double update_bytes(const Config& c, int sequences);
 
-// The least time of an operation, and which limit it is of.
-struct UpdateBound {
-  double seconds = 0;
-  bool computes = false;  // else it reads
-};
-UpdateBound update_bound(const UpdateWork& work, double flops_per_second, double bytes_per_second);
-
 // ---------------------------------------------------------------------------------------------------------------
 // Time
 
@@ -66,18 +59,13 @@ class UpdateClock : public Observer {
     observer = nullptr;
     turn_to(work_.size() - 1);
   }
-  void begins(const std::type_info& type, const void* operation) override {
-    const size_t next = place(type, operation);
-    begun[next]++;
-    turn_to(next);
-  }
+  void begins(const std::type_info& type, const void* operation) override;
 
  private:
   void turn_to(size_t next) {
     seconds[now_] += watch_.lap();
     now_ = next;
   }
-  size_t place(const std::type_info& type, const void* operation);
 
   const std::vector<UpdateWork> work_;
   bool after_loss_ = false;

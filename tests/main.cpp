@@ -83,12 +83,13 @@ constexpr const char* kFiltered = "not asked for on this command line";
 
 // Tests that cost much, and whose answer seldom changes: the grader against many answers, files and pages that other
 // programs compile and read. Under the sanitizers too what computes long: its bits the plain run holds, and of memory a
-// few cases tell. Of those whose names begin so, in the order of their lines, a run draws one of each four
+// few cases tell. Of those whose names begin so, in the order of their lines, a run draws one of each eight
 // (tests/tenth.h). `make prove` runs all, and so does who asks by name.
 const std::regex kTurns(
     kSanitized
-        ? "(emulated|exactness|kernels|medusa|parallel|quantized|sweep): |"
-          "(ahead|forest): every|checkpoint: a flipped|conversation: ten|decode: the sweep|exact: its tables|"
+        ? "(bench|emulated|exactness|experiments|hydra|kernels|kinds|medusa|parallel|quantized|sweep): |"
+          "(ahead|forest): every|archive: (2,000|verify)|bpe: mutated|checkpoint: a flipped|conversation: ten|"
+          "decode: the sweep|exact: its tables|"
           "model: (every node|gradient|the cache)|ngram: counts|rules: distributions|show: the page"
         : "clang: |course: (a chapter|code|half|make play|of what|processes|right|the compiler|the grader|the starter|"
           "wrong)|(medusa|parallel): train_gpt|page: |parallel: a run|peers: a llama|"
@@ -107,7 +108,7 @@ std::string pattern(std::string name) {
 void take_turns(doctest::Context& context) {
   size_t nth = 0;
   for (const auto& test : doctest::detail::getRegisteredTests())
-    if (std::regex_search(test.m_name, kTurns, std::regex_constants::match_continuous) && !nanospec::runs(nth++, 4))
+    if (std::regex_search(test.m_name, kTurns, std::regex_constants::match_continuous) && !nanospec::runs(nth++, 8))
       resting.insert(test.m_name);
   for (const std::string& name : resting) context.addFilter("test-case-exclude", pattern(name).c_str());
 }

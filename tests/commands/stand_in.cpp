@@ -170,12 +170,6 @@ double Probe::prefill_seconds(int tokens) { return 0.001 * tokens; }
 double Probe::weight_bytes() const { return 3e6; }
 double Probe::cache_bytes(int past) const { return 1e3 * past; }
 
-UpdateTimes measure_update(const Config& c, int sequences, int pairs, int threads,
-                           const std::function<bool(double)>& working) {
-  Pool pool(std::max(1, threads));
-  return time_updates(c, sequences, pairs, pool, working);
-}
-
 std::string gpu_missing() { return stand_in().gpu ? "" : "there is no CUDA device: --device cuda: buy one"; }
 GpuFacts gpu_facts() { return {"Abacus <9>", "9.0", 4, 1e9, 1e6, "13.0", "12.8"}; }
 void gpu_early(const std::string& word) { stand_in().early += word + " "; }

@@ -410,7 +410,7 @@ TEST_CASE("exactness: the bound is reached by one candidate, and by match with t
 
 TEST_CASE("exactness: the bound by hand: one candidate, and two drawn independently") {
   World world;
-  world.vocab = 2, world.depth = 1;
+  world.vocab = 2;
   world.p = {{.5, .5}, {.5, .5}, {.5, .5}}, world.q = {{.9, .1}, {.9, .1}, {.9, .1}};
   // min(.5, .9) + min(.5, .1) = .6; two are both token 0 with chance .81, and then .5 of p is out of reach: 1 - .31
   CHECK(enumerate({Rule::kRejection, Choosing::kWithReplacement, "chain:1", 2}, world).bound == doctest::Approx(1.6));

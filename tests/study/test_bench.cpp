@@ -68,8 +68,10 @@ TEST_CASE("bench: operations of a forward and of a prefill") {
 }
 
 TEST_CASE("bench: the roofline's bound is the slower of reading and multiplying") {
-  CHECK(least_seconds(100, 10, 50, 1) == 10);
-  CHECK(least_seconds(100, 10, 5, 1) == 20);
+  CHECK(bound_of(100, 10, 50, 1).seconds == 10);
+  CHECK(bound_of(100, 10, 50, 1).computes);
+  CHECK(bound_of(100, 10, 5, 1).seconds == 20);
+  CHECK(!bound_of(100, 10, 5, 1).computes);
 }
 
 TEST_CASE("bench: a kernel's shares of a GPU's limits, and which of them binds") {
