@@ -239,7 +239,7 @@ course: ## the course, into build/course: a starter for students with chapters a
 grade: ## judges SUBMISSION=folder, or a class, SUBMISSIONS=folder; CHAPTER=5 for one; without a folder the engine itself
 course grade real starter slides:
 	@sh course/make.sh $@
-$(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
+$(BUILD)/make_course: course/course.cpp course/regions.h course/files.h files/words.h
 	@$(CXX) -std=c++17 -O1 $(WARN) -I. $< -o $@
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay

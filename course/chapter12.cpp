@@ -3,7 +3,6 @@
 // All numbers are doubles. The engine's own program also answers what the grader needs to judge them: the loss, or the
 // output, at numbers that differ a little from the given ones. A student's program is never asked for that.
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <numeric>
 #include <vector>
@@ -73,9 +72,8 @@ Message weights(Message& question) {
   const auto [rows, K, N, x_row, dy_row, lanes] = question.get<std::array<int, 6>>();
   const Numbers x = question.list<double>(), dy = question.list<double>();
   Numbers dw = question.list<double>();
-  const int inputs = K;  // clang lets no lambda have a structured binding
   const MatmulGradient<double> op{rows, K, N, x.data(), x_row, dy.data(), dy_row, dw.data()};
-  with_lanes(lanes, [&](const auto& group) {
+  with_lanes(lanes, [&, inputs = K](const auto& group) {
     for (int k = inputs - 1; k >= 0; k--) op(group, k);
   });
   return Message().put(dw);
@@ -89,7 +87,7 @@ struct Layer {
   int H, KV, D, past, lanes;
   std::vector<int> depth;  // of the rows, of which set_parents() knows
   int rows = int(depth.size()), slots = pad64(past + rows), columns = (H + 2 * KV) * D;
-  std::vector<int> end = ends_of(parents), root = std::vector<int>(size_t(rows), 0), first_row = {0, rows};
+  std::vector<int> end = ends_of(parents), root = std::vector<int>(size_t(past + rows), 0), first_row = {0, rows};
   int first_slot = 0;
   Numbers k = {}, v = {};
 
@@ -98,16 +96,12 @@ struct Layer {
     k.assign(size_t(KV) * KeyValues<double>::key_numbers(slots, D), NAN);
     v.assign(size_t(KV) * KeyValues<double>::value_numbers(slots, D), NAN);
     const KeyValues<double> cache{k.data(), v.data(), slots, D};
-    for (int slot = 0; slot < past; slot++)
-      for (int head = 0; head < KV; head++)
-        for (int d = 0; d < D; d++) {
-          const double* const keys = &qkv[size_t(slot) * columns + size_t(H + head) * D];
-          *cache.key(head, slot, d) = keys[d];
-          *cache.value(head, slot, d) = keys[KV * D + d];
-        }
-    const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row.data(), &first_slot, &past};
-    const Attention<double> s{forest, H, KV, D, &qkv[size_t(past) * columns], columns, cache, out, H * D, log_sum, {}};
-    run_items(0, rows, WriteCache<double, double>{s});
+    const int none = 0;
+    const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row.data(), &first_slot, &none};
+    Attention<double> s{forest, H, KV, D, qkv.data(), columns, cache, out, H * D, log_sum, {}};
+    run_items(0, past + rows, WriteCache<double, double>{s});  // the past's rows and the tree's, behind nothing
+    s.forest.past = &past;
+    s.qkv += size_t(past) * columns;
     return s;
   }
   // The engine's own program alone is asked for this.

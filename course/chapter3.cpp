@@ -29,12 +29,11 @@ std::vector<Candidate> candidates_of(const std::vector<float>& logits, int width
 // and the tokens and chances of the places for them, and of kBehind more.
 Message answer(Message& question) {
   const bool tables = question.get<char>() == 'b';
-  Message answer;
-  for (int many = question.get<int>(); many > 0; many--) {
+  return answer_each(question, [&](Message& answer) {
     const int number = question.get<int>();
     if (tables) {
       answer.put(bigram_table(question.list<int>(), size_t(number)));
-      continue;
+      return;
     }
     int found = 0;
     const std::vector<Candidate> best = candidates_of(question.list<float>(), number, found);
@@ -45,11 +44,8 @@ Message answer(Message& question) {
       chance.push_back(one.chance);
     }
     answer.put(found).put(token).put(chance);
-  }
-  return answer;
+  });
 }
-
-namespace {
 
 // The text that `make play` trains on, if it is there; else the pages of the course.
 std::vector<int> text_of_measure(std::string& name) {
@@ -76,13 +72,11 @@ std::array<double, 4> hits(const std::vector<float>& table, const std::vector<in
     int found = 0;
     const std::vector<Candidate> best = candidates_of({row, row + 256}, 8, found);
     for (int rank = 0; rank < found; rank++)
-      for (size_t w = 0; best[size_t(rank)].token == text[i] && w < 4; w++) hits[w] += rank < 1 << w;
+      for (size_t w = 0; best[rank].token == text[i] && w < 4; w++) hits[w] += rank < 1 << w;
   }
   for (double& one : hits) one *= 100.0 / double(text.size() - 1);
   return hits;
 }
-
-}  // namespace
 
 void measure() {
   std::string name;
@@ -101,7 +95,7 @@ void measure() {
   printf("\nMicroseconds to find the best of V scores\n\n         V      1 best      8 best     a sort of all\n");
   for (int V : {256, 4096, 50257}) {
     std::vector<float> logits(static_cast<size_t>(V));
-    for (int x = 0; x < V; x++) logits[size_t(x)] = float(int64_t(x) * 7919 % V) / float(V);
+    for (int x = 0; x < V; x++) logits[x] = float(int64_t(x) * 7919 % V) / float(V);
     const Sampling sampling;
     const Draws draws{&sampling, nullptr, 0, false};
     std::vector<float> scores(logits.size());
@@ -112,11 +106,10 @@ void measure() {
                    top_candidates(Solo{}, logits.data(), nullptr, V, draws, w ? 8 : 1, best.data(), scores.data());
                  });
     std::vector<int> order(logits.size());
-    const double sorted =
-        1e6 * fastest(5, [&] {
-          std::iota(order.begin(), order.end(), 0);
-          std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[size_t(a)] > logits[size_t(b)]; });
-        });
+    const double sorted = 1e6 * fastest(5, [&] {
+                            std::iota(order.begin(), order.end(), 0);
+                            std::sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+                          });
     printf("%10d %11.1f %11.1f %17.1f\n", V, micro[0], micro[1], sorted);
   }
 }

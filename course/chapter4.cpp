@@ -94,7 +94,7 @@ double one_accepted(Dice& oracle, int siblings, int rounds) {
   parent[0] = -1;
   int accepted = 0;
   for (int round = 0; round < rounds; round++) {
-    for (int i = 1; i <= siblings; i++) token[size_t(i)] = oracle.draw(0, oracle.q_row.data());
+    for (int i = 1; i <= siblings; i++) token[i] = oracle.draw(0, oracle.q_row.data());
     accepted += specinfer(tree_of(token, parent), oracle).rows.size() > 1;
   }
   return double(accepted) / rounds;

@@ -21,19 +21,16 @@ Growth growth_of(Message& question) {
 }
 
 Message flattened(Message& question) {
-  Message answer;
   Tree tree;  // one for all growths: what the last one left in it must not matter
-  for (int many = question.get<int>(); many > 0; many--) {
+  return answer_each(question, [&](Message& answer) {
     flatten(growth_of(question), tree);
     for (const auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) answer.put(*list);
-  }
-  return answer;
+  });
 }
 
 // For each tree a byte for each (i, j): 1 where Tree::sees says yes, 2 where Forest::sees does.
 Message seen(Message& question) {
-  Message answer;
-  for (int many = question.get<int>(); many > 0; many--) {
+  return answer_each(question, [&](Message& answer) {
     Tree tree;
     for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end}) *list = question.list<int>();
     tree.origin = tree.token;
@@ -44,8 +41,7 @@ Message seen(Message& question) {
     for (int i = 0; i < n; i++)
       for (int j = 0; j < n; j++) mask[size_t(i) * n + j] = char(tree.sees(i, j) + 2 * forest.sees(i, j));
     answer.put(mask);
-  }
-  return answer;
+  });
 }
 
 }  // namespace

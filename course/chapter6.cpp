@@ -118,9 +118,8 @@ struct Decoding {
           sum, [&](int layer, int head, int d, bool value) { return cache.number(layer, head, slot, d, value); });
     };
     for (int slot = 0; slot < past; slot++) add(slot);
-    std::vector<int> path;
-    for (int above = node; above >= 0; above = tree.parent[above]) path.push_back(above);
-    for (size_t i = path.size(); i-- > 0;) add(past + path[i]);
+    for (int above = 0; above <= node; above++)
+      if (node < tree.end[above]) add(past + above);
     return next_token(sum, vocab);
   }
 

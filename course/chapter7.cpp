@@ -26,11 +26,10 @@ Growth grown(int root, int budget, int deepest, const Guesses& guesses_after, st
     if (asked.size() > 100000) throw std::runtime_error("expand was called 100,000 times: a loop without an end?");
     asked.push_back(node);
     std::vector<int> path;
-    for (int above = node; above >= 0; above = growth.parent[size_t(above)])
-      path.push_back(growth.token[size_t(above)]);
+    for (int above = node; above >= 0; above = growth.parent[above]) path.push_back(growth.token[above]);
     uint64_t hash = 0;
     for (size_t i = path.size(); i-- > 0;) hash = longer_path(hash, path[i]);
-    const std::vector<Guess> found = guesses_after(hash, growth.token[size_t(node)]);
+    const std::vector<Guess> found = guesses_after(hash, growth.token[node]);
     for (size_t i = 0; i < found.size(); i++) candidates[i] = {found[i].token, found[i].chance};
     return int(found.size());
   });
@@ -42,18 +41,14 @@ Growth grown(int root, int budget, int deepest, const Guesses& guesses_after, st
 // Of each drafter: its kind, how many guesses it has, the root, the budget, the deepest depth -> the growth, and whom
 // it was asked about.
 Message answer(Message& question) {
-  Message answer;
-  for (int many = question.get<int>(); many > 0; many--) {
+  return answer_each(question, [&](Message& answer) {
     const auto its = question.get<AskedTree>();
     std::vector<int> asked;
     const auto after = [&](uint64_t path, int last) { return guesses(path, last, its.most, its.kind); };
     const Growth growth = grown(its.root, its.budget, its.deepest, after, asked);
     answer.put(growth.token).put(growth.parent).put(growth.reach).put(asked);
-  }
-  return answer;
+  });
 }
-
-namespace {
 
 // Two drafters whose first guess is right in 55 percent of all places, the second in 12 percent, and so on. One is
 // equally sure everywhere. The other is sure in half of the places and unsure in the others, and knows which.
@@ -62,9 +57,7 @@ std::vector<Guess> guesses_of(bool varies, uint64_t path) {
   std::vector<Guess> all;
   const bool is_sure = mixed(path, 5) >> 20 & 1;
   for (int rank = 0; rank < 4; rank++)
-    all.push_back({rank, !varies   ? same[size_t(rank)]
-                         : is_sure ? sure[size_t(rank)]
-                                   : 2 * same[size_t(rank)] - sure[size_t(rank)]});
+    all.push_back({rank, !varies ? same[rank] : is_sure ? sure[rank] : 2 * same[rank] - sure[rank]});
   return all;
 }
 
@@ -73,13 +66,11 @@ double full_tree(const Guesses& after, uint64_t path, double reach, int left, in
   double sum = 0;
   const std::vector<Guess> all = after(path, 0);
   for (int rank = 0; left > 0 && rank < width; rank++) {
-    const double below = reach * double(all[size_t(rank)].chance);
-    sum += below + full_tree(after, longer_path(path, all[size_t(rank)].token), below, left - 1, width);
+    const double below = reach * double(all[rank].chance);
+    sum += below + full_tree(after, longer_path(path, all[rank].token), below, left - 1, width);
   }
   return sum;
 }
-
-}  // namespace
 
 void measure() {
   constexpr int places = 500;
@@ -101,7 +92,7 @@ void measure() {
         full += full_tree(after, start, 1, levels, 2);
         std::vector<int> asked;
         const Growth growth = grown(place, nodes, 64, after, asked);
-        for (int node = 1; node < growth.size(); node++) best += double(growth.reach[size_t(node)]);
+        for (int node = 1; node < growth.size(); node++) best += double(growth.reach[node]);
         depth += *std::max_element(growth.depth.begin(), growth.depth.end());
         questions += double(asked.size());
       }

@@ -110,16 +110,14 @@ struct Decoding {
         for (int i = nodes - 1; i > 0; i--)
           std::swap(rows[i], rows[(mixed(hash[0], uint64_t(i)) >> 20) % uint64_t(i + 1)]);
       for (int node : rows) picked[node] = pick_after(hash[node], int64_t(text.size()) + level[node]);
-      uint64_t whole = hash[0];
       for (int node = 0; node < nodes;) {
         text.push_back(picked[node]);
-        whole = mixed(whole, uint64_t(picked[node]));
+        hash[0] = mixed(hash[0], uint64_t(picked[node]));
         int next = nodes;
         for (int rank = 0; rank < width; rank++)
           if (const int below = node * width + 1 + rank; below < nodes && token[below] == picked[node]) next = below;
         node = next;
       }
-      hash[0] = whole;
     }
     text.resize(size_t(count));
     return text;
@@ -171,9 +169,8 @@ int parts_at(int depth, int width, int order, bool by_draws) {
   const Place place{1, 0, 0, kStreamSample};
   const auto plain = Decoding{40, 0, 1, 0, count, place, by_draws}.run();
   const auto tree = Decoding{40, depth, width, order, count, place, by_draws}.run();
-  for (int i = 0; i < count; i++)
-    if (plain[i] != tree[i]) return i;
-  return -1;
+  const auto at = std::mismatch(plain.begin(), plain.end(), tree.begin()).first;
+  return at == plain.end() ? -1 : int(at - plain.begin());
 }
 
 void measure() {
@@ -189,8 +186,7 @@ void measure() {
     const int widths[] = {19, 27, 25};
     for (int column = 0; column < 3; column++) {
       const int at = parts_at(shape.depth, shape.width, column == 2, column > 0);
-      if (at < 0) printf("%*s", widths[column], "-");
-      else printf("%*d", widths[column], at);
+      printf("%*s", widths[column], at < 0 ? "-" : std::to_string(at).c_str());
     }
     printf("\n");
   }

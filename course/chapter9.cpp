@@ -1,5 +1,4 @@
 // course/chapter9.cpp: the student's best_prefix and never_falling, for the grader and for tables.
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <stdexcept>
@@ -16,27 +15,23 @@ namespace course {
 // their weights -> the numbers that never fall.
 Message answer(Message& question) {
   const bool prefix = question.get<char>() == 'p';
-  Message answer;
-  for (int many = question.get<int>(); many > 0; many--) {
-    if (prefix) {
-      const auto reach = question.list<float>();
-      const int roots = question.get<int>();
-      const auto seconds = question.list<double>();
-      answer.put(best_prefix(reach, roots, [&](int rows) {
-        if (rows < roots || rows > roots + int(reach.size()))
-          throw std::runtime_error("best_prefix asked for the seconds of " + std::to_string(rows) + " rows, with " +
-                                   std::to_string(roots) + " roots and " + std::to_string(reach.size()) + " nodes");
-        return seconds[size_t(rows) - 1];
-      }));
-      continue;
+  return answer_each(question, [&](Message& answer) {
+    if (!prefix) {
+      const auto measured = question.list<double>(), weight = question.list<double>();
+      answer.put(never_falling(measured, weight));
+      return;
     }
-    const auto measured = question.list<double>(), weight = question.list<double>();
-    answer.put(never_falling(measured, weight));
-  }
-  return answer;
+    const auto reach = question.list<float>();
+    const int roots = question.get<int>();
+    const auto seconds = question.list<double>();
+    answer.put(best_prefix(reach, roots, [&](int rows) {
+      if (rows < roots || rows > roots + int(reach.size()))
+        throw std::runtime_error("best_prefix asked for the seconds of " + std::to_string(rows) + " rows, with " +
+                                 std::to_string(roots) + " roots and " + std::to_string(reach.size()) + " nodes");
+      return seconds[rows - 1];
+    }));
+  });
 }
-
-namespace {
 
 constexpr int kRows = 32;
 
@@ -84,17 +79,14 @@ void print_machine(const char* name, const std::vector<double>& ms) {
       list_reach(percent / 100.0, 1, texts, reach);
       std::sort(reach.begin(), reach.end(), std::greater<float>());
       reach.resize(std::min(reach.size(), ms.size() - size_t(texts)));
-      const int nodes = best_prefix(reach, texts, [&](int rows) { return ms[size_t(rows) - 1]; });
+      const int nodes = best_prefix(reach, texts, [&](int rows) { return ms[rows - 1]; });
       double tokens = texts;
-      for (int i = 0; i < nodes; i++) tokens += double(reach[size_t(i)]);
-      printf("   %4.1f %5.2f", double(nodes) / texts,
-             tokens / ms[size_t(texts + nodes) - 1] / texts * ms[size_t(texts) - 1]);
+      for (int i = 0; i < nodes; i++) tokens += double(reach[i]);
+      printf("   %4.1f %5.2f", double(nodes) / texts, tokens / ms[texts + nodes - 1] / texts * ms[texts - 1]);
     }
     printf("\n");
   }
 }
-
-}  // namespace
 
 void measure() {
   std::vector<double> little, much;
@@ -106,12 +98,10 @@ void measure() {
   try {
     const std::vector<double> ms = times_of_rows();
     fitted = never_falling(ms, std::vector<double>(ms.size(), 1));
-    printf(
-        "x W, W of 32 MB, by your matmul of chapter 1 on one core\n\n   rows   milliseconds      fitted   times one "
-        "row\n");
+    printf("x W, W of 32 MB, by your matmul of chapter 1 on one core\n\n");
+    printf("   rows   milliseconds      fitted   times one row\n");
     for (int rows : kMeasured)
-      printf("%7d %14.2f %11.2f %15.2f\n", rows, ms[size_t(rows) - 1], fitted[size_t(rows) - 1],
-             fitted[size_t(rows) - 1] / fitted[0]);
+      printf("%7d %14.2f %11.2f %15.2f\n", rows, ms[rows - 1], fitted[rows - 1], fitted[rows - 1] / fitted[0]);
   } catch (const std::exception& error) {
     if (std::string(error.what()).find("chapter 1") == std::string::npos) throw;
     printf("(your own machine is left out: %s)\n", error.what());

@@ -14,9 +14,8 @@ void gathers(Examiner& judge, int layers, int heads, int D, const std::vector<in
   kept.insert(kept.end(), rows.begin(), rows.end());
   const size_t n = size_t(layers) * heads * slots * D;
   const std::vector<float> before[2] = {judge.numbers(n), judge.numbers(n)};
-  Message question;
-  question.put(1).put(std::array<int, 5>{order, layers, heads, D, slots}).put(kept).put(before[0]).put(before[1]);
-  Message answer = judge.student.ask(question);
+  const std::array<int, 5> sizes{order, layers, heads, D, slots};
+  Message answer = judge.student.ask(Message().put(1).put(sizes).put(kept).put(before[0]).put(before[1]));
   for (int kind = 0; kind < 2; kind++) {
     const auto got = answer.list<float>();
     auto right = before[kind];
@@ -36,8 +35,7 @@ void gathers(Examiner& judge, int layers, int heads, int D, const std::vector<in
 }
 
 void norms(Examiner& judge, int rows, int C, float epsilon, int order) {
-  Message question;
-  question.put(2).put(std::array<int, 3>{order, rows, C}).put(epsilon);
+  Message question = Message().put(2).put(std::array<int, 3>{order, rows, C}).put(epsilon);
   question.put(judge.numbers(size_t(rows) * C, 2)).put(judge.numbers(C, 2));
   Message answer = judge.student.ask(question), reference = judge.reference.ask(question);
   const auto got = answer.list<float>(), right = reference.list<float>();

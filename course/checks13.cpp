@@ -36,8 +36,8 @@ struct Language {
     std::vector<int> text;
     for (int at = 0; text.size() < tokens;) {
       const bool its_own = judge.below(8) == 0;
-      at = judge.below(4) > 0 ? next[size_t(at)][size_t(judge.below(judge.between(1, 4)))] : often(judge);
-      const std::vector<int>& letters = its_own ? own[size_t(judge.below(3))] : words[size_t(at)];
+      at = judge.below(4) > 0 ? next[at][judge.below(judge.between(1, 4))] : often(judge);
+      const std::vector<int>& letters = its_own ? own[judge.below(3)] : words[at];
       text.insert(text.end(), letters.begin(), letters.end());
       text.push_back(0);
     }
@@ -58,8 +58,8 @@ Guesses ask(Examiner& judge, char what, const std::vector<int>& written) {
   if (guesses.token[0] != written.back()) wrong(0, " is not the text's last token any more");
   if (n > kMostNodes + 1) not_passed(n - 1, " guesses below the root: at most ", kMostNodes);
   for (int node = 1; node < n; node++) {
-    if (guesses.token[size_t(node)] < 0 || guesses.token[size_t(node)] >= kVocab) wrong(node, ": no such token");
-    const int above = guesses.parent[size_t(node)];
+    if (guesses.token[node] < 0 || guesses.token[node] >= kVocab) wrong(node, ": no such token");
+    const int above = guesses.parent[node];
     if (above < 0 || above >= node) wrong(node, ": its parent does not come before it");
   }
   return guesses;

@@ -36,8 +36,7 @@ void near(const std::vector<float>& got, const std::vector<float>& right, double
 }
 
 // whole: of whole numbers, whose scores have no rounding error in any order of their sum.
-void near_reference(Examiner& judge, const Heads& heads, const std::vector<int>& forwards, double largest = 1,
-                    bool whole = false) {
+void near_reference(Examiner& judge, const Heads& heads, const std::vector<int>& forwards, double largest, bool whole) {
   int length = 0;
   for (int rows : forwards) length += rows;
   auto qkv = queries_keys_values(judge, heads, length, largest);
@@ -88,7 +87,7 @@ void tree_equals_text(Examiner& judge, const Heads& heads, const std::vector<int
   for (size_t r = 0; r < pasts.size(); r++)
     for (int row = 0; row < rows; row++) {
       std::vector<float> text = texts[r];
-      for (int node = row; node >= 0; node = parents[r][size_t(node)])
+      for (int node = row; node >= 0; node = parents[r][node])
         text.insert(text.begin() + long(texts[r].size()), &trees[r][node * columns],
                     &trees[r][node * columns] + columns);
       const int length = int(text.size() / columns);
@@ -115,27 +114,17 @@ Chapter chapter2() {
               near(got.out, {qkv.begin() + 16, qkv.end()}, 1, [](int i) { return line_of("channel ", i); });
             }},
            {"a forward of many rows", 2,
-            [](Examiner& judge) {
-              near_reference(judge, {1, 1, 4, 0, 0}, {2});
-              for (int length : {3, 17, 70}) near_reference(judge, {2, 2, 16, 0, 0}, {length});
-            }},
-           {"heads that share keys and values", 1,
-            [](Examiner& judge) {
-              near_reference(judge, {6, 2, 20, 0, 0}, {5, 1, 30});
-            }},
+            cases(near_reference, {{{1, 1, 4, 0, 0}, {2}, 1, false},
+                                   {{2, 2, 16, 0, 0}, {3}, 1, false},
+                                   {{2, 2, 16, 0, 0}, {17}, 1, false},
+                                   {{2, 2, 16, 0, 0}, {70}, 1, false}})},
+           {"heads that share keys and values", 1, cases(near_reference, {{{6, 2, 20, 0, 0}, {5, 1, 30}, 1, false}})},
            {"incremental equals full, bit for bit", 3,
-            [](Examiner& judge) {
-              for (int length : {2, 9, 33, 80})
-                incremental_equals_full(judge, {4, 2, 12, 64 * (length % 2), length % 2}, length);
-            }},
+            cases(incremental_equals_full,
+                  {{{4, 2, 12, 0, 0}, 2}, {{4, 2, 12, 64, 1}, 9}, {{4, 2, 12, 64, 1}, 33}, {{4, 2, 12, 0, 0}, 80}})},
            {"trees: a row has the bits of a text of its path", 1,
-            [](Examiner& judge) {
-              tree_equals_text(judge, {4, 2, 12, 0, 0}, {19, 0, 40}, 14);
-            }},
-           {"large scores", 1,
-            [](Examiner& judge) {
-              near_reference(judge, {2, 1, 16, 64, 1}, {20, 1, 1}, 30, true);
-            }},
+            cases(tree_equals_text, {{{4, 2, 12, 0, 0}, {19, 0, 40}, 14}})},
+           {"large scores", 1, cases(near_reference, {{{2, 1, 16, 64, 1}, {20, 1, 1}, 30, true}})},
            {"log_sum, which training needs", 1,
             [](Examiner& judge) {
               const Heads heads{3, 1, 16, 0, 0};

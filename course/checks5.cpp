@@ -50,100 +50,92 @@ std::vector<int> nodes_by_parents(const Grown& growth, const std::vector<int>& p
   return node;
 }
 
-// What is wrong with a growth's tree, beginning with the place; "" if nothing is.
-std::string wrong_in(const Grown& growth, const Flat& tree) {
+std::string picture(const Grown& growth) {
+  std::vector<int> dropped;
+  for (int i = 0; i < growth.size(); i++)
+    if (growth.dropped[i]) dropped.push_back(i);
+  return line_of("growth with parents ", growth.parent,
+                 dropped.empty() ? ": " : ", dropped " + text_of(dropped) + ": ");
+}
+
+void right_tree(const Grown& growth, const Flat& tree) {
   const int kept = int(std::count(growth.dropped.begin(), growth.dropped.end(), 0));
   for (const auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
-    if (int(list->size()) != kept) return line_of(int(list->size()), " entries in a list, should be ", kept);
+    if (int(list->size()) != kept)
+      not_passed(picture(growth), int(list->size()), " entries in a list, should be ", kept);
   std::vector<int> place(growth.size(), -1);
   const std::vector<int> depth = depths_of(growth.parent);
-  const auto at = [&](int row) { return "row " + std::to_string(row); };
+  const auto wrong = [&](int row, const auto&... what) { not_passed(picture(growth), "row ", row, what...); };
   // Where parents and tokens say which node each row is, and origin says something else, origin is wrong.
   const std::vector<int> node = nodes_by_parents(growth, tree.parent);
   bool known = !node.empty();
   for (int i = 0; known && i < kept; i++) known = tree.token[i] == growth.token[node[i]];
   for (int i = 0; known && i < kept; i++)
-    if (tree.origin[i] != node[i]) return line_of(at(i), ": origin is ", tree.origin[i], ", should be ", node[i]);
+    if (tree.origin[i] != node[i]) wrong(i, ": origin is ", tree.origin[i], ", should be ", node[i]);
   for (int i = 0; i < kept; i++) {
     const int from = tree.origin[i];
-    if (from < 0 || from >= growth.size()) return line_of(at(i), ": origin is ", from, ", which the growth lacks");
-    if (growth.dropped[from]) return line_of(at(i), ": origin is ", from, ", which was dropped");
-    if (place[from] >= 0) return line_of(at(i), ": origin is ", from, " for a second time");
+    if (from < 0 || from >= growth.size()) wrong(i, ": origin is ", from, ", which the growth lacks");
+    if (growth.dropped[from]) wrong(i, ": origin is ", from, ", which was dropped");
+    if (place[from] >= 0) wrong(i, ": origin is ", from, " for a second time");
     place[from] = i;
   }
   for (int i = 0; i < kept; i++) {
     const int from = tree.origin[i], above = growth.parent[from], parent = above < 0 ? -1 : place[above];
-    if (tree.parent[i] != parent) return line_of(at(i), ": parent is ", tree.parent[i], ", should be ", parent);
-    if (parent >= i) return line_of(at(i), ": its parent ", parent, " comes later");
-    if (tree.token[i] != growth.token[from])
-      return line_of(at(i), ": token is ", tree.token[i], ", should be ", growth.token[from]);
-    if (tree.depth[i] != depth[from]) return line_of(at(i), ": depth is ", tree.depth[i], ", should be ", depth[from]);
+    if (tree.parent[i] != parent) wrong(i, ": parent is ", tree.parent[i], ", should be ", parent);
+    if (parent >= i) wrong(i, ": its parent ", parent, " comes later");
+    if (tree.token[i] != growth.token[from]) wrong(i, ": token is ", tree.token[i], ", should be ", growth.token[from]);
+    if (tree.depth[i] != depth[from]) wrong(i, ": depth is ", tree.depth[i], ", should be ", depth[from]);
     // Preorder: what follows a node is below the node before it, or below one of that one's ancestors.
     if (i > 0 && !is_above(tree.parent, i - 1, parent))
-      return line_of(at(i), ": it stands behind row ", i - 1, ", after the end of the subtree of its parent ", parent);
+      wrong(i, ": it stands behind row ", i - 1, ", after the end of the subtree of its parent ", parent);
   }
   std::vector<int> last_child(kept, -1);
   for (int i = 1; i < kept; i++) {
     int& before = last_child[tree.parent[i]];
     if (before > tree.origin[i])
-      return line_of(at(i), ": siblings stand in the order of their addition, and ", tree.origin[i],
-                     " was added before node ", before);
+      wrong(i, ": siblings stand in the order of their addition, and ", tree.origin[i], " was added before node ",
+            before);
     before = tree.origin[i];
   }
   const std::vector<int> end = ends_of(tree.parent);
   for (int i = 0; i < kept; i++)
-    if (tree.end[i] != end[i]) return line_of(at(i), ": end is ", tree.end[i], ", should be ", end[i]);
-  return "";
-}
-
-std::string picture(const Grown& growth) {
-  std::vector<int> dropped;
-  for (int i = 0; i < growth.size(); i++)
-    if (growth.dropped[i]) dropped.push_back(i);
-  return line_of("growth with parents ", growth.parent, dropped.empty() ? "" : ", dropped ",
-                 dropped.empty() ? "" : text_of(dropped), ": ");
+    if (tree.end[i] != end[i]) wrong(i, ": end is ", tree.end[i], ", should be ", end[i]);
 }
 
 // Asks for the trees of these growths, all in one question.
-void flattens(Examiner& judge, const std::vector<Grown>& growths) {
-  Message question;
-  question.put('f').put(int(growths.size()));
-  for (const Grown& growth : growths) question.put(growth.token).put(growth.parent).put(growth.dropped);
-  Message answer = judge.student.ask(question);
-  for (const Grown& growth : growths) {
+void right_trees(Examiner& judge, const std::vector<Grown>& growths) {
+  const auto put = [](Message& question, const Grown& growth) {
+    question.put(growth.token).put(growth.parent).put(growth.dropped);
+  };
+  ask_of_each(judge.student, Message().put('f'), growths, put, [](const Grown& growth, Message& answer) {
     Flat tree;
     for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) *list = answer.list<int>();
-    const std::string wrong = wrong_in(growth, tree);
-    if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
-  }
+    right_tree(growth, tree);
+  });
 }
 // So many growths, of up to `most` nodes, in questions of some hundred.
 void flattens(Examiner& judge, int many, int most, double drops) {
   for (int done = 0; done < many; done += 500) {
     const auto one = [&] { return grown(judge, judge.between(1, most), judge.unit(), drops); };
-    flattens(judge, times(std::min(500, many - done), one));
+    right_trees(judge, times(std::min(500, many - done), one));
   }
 }
 
 // A tree in preorder, the arrays that `sees` may use.
 Flat in_preorder(Examiner& judge, int n) {
-  Flat tree;
-  tree.parent = judge.shape(n, judge.unit());
-  for (int i = 0; i < n; i++) tree.token.push_back(judge.below(1000));
-  tree.depth = depths_of(tree.parent);
-  tree.end = ends_of(tree.parent);
-  return tree;
+  const std::vector<int> parent = judge.shape(n, judge.unit());
+  const std::vector<int> token = times(n, [&] { return judge.below(1000); });
+  return {token, parent, depths_of(parent), ends_of(parent), {}};
 }
 
 // bit: 1 for Tree::sees, 2 for Forest::sees.
 void masks(Examiner& judge, int many, int most, int bit) {
   for (int done = 0; done < many; done += 500) {
     const std::vector<Flat> asked = times(500, [&] { return in_preorder(judge, judge.between(1, most)); });
-    Message question;
-    question.put('s').put(500);
-    for (const Flat& tree : asked) question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
-    Message answer = judge.student.ask(question);
-    for (const Flat& tree : asked) {
+    const auto put = [](Message& question, const Flat& tree) {
+      question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
+    };
+    ask_of_each(judge.student, Message().put('s'), asked, put, [&](const Flat& tree, Message& answer) {
       const auto mask = answer.list<char>();
       const int n = int(tree.token.size());
       for (int i = 0; i < n; i++)
@@ -154,7 +146,7 @@ void masks(Examiner& judge, int many, int most, int bit) {
                        ") is ", sees ? "true" : "false", ", and row ", j,
                        right ? " is above or is row " : " is neither above nor is row ", i);
         }
-    }
+    });
   }
 }
 
@@ -164,9 +156,7 @@ Chapter chapter5() {
   return {5,
           "trees and the mask",
           {{"flatten: the tree of the page", 1,
-            [](Examiner& judge) {
-              flattens(judge, {{{7, 3, 5, 8, 2, 9}, {-1, 0, 0, 1, 2, 1}, {0, 0, 0, 0, 0, 0}}});
-            }},
+            cases(right_trees, {{std::vector<Grown>{{{7, 3, 5, 8, 2, 9}, {-1, 0, 0, 1, 2, 1}, {0, 0, 0, 0, 0, 0}}}}})},
            {"flatten: 100,000 growths", 3, [](Examiner& judge) { flattens(judge, 100000, 14, 0); }},
            {"flatten: large growths", 1, [](Examiner& judge) { flattens(judge, 50, 400, 0); }},
            {"flatten: dropped nodes stay out", 2, [](Examiner& judge) { flattens(judge, 5000, 20, 0.2); }},

@@ -23,15 +23,12 @@ struct Answered {
   std::vector<float> reach;
   std::vector<int> asked;
 };
-// Asks for all in one question; calls f(asked, answered) for each.
-template <class F>
-void each(Examiner& judge, const std::vector<AskedTree>& all, F f) {
-  Message question;
-  question.put(int(all.size()));
-  for (const AskedTree& asked : all) question.put(asked);
-  Message answer = judge.student.ask(question);
-  for (const AskedTree& asked : all)
-    f(asked, Answered{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()});
+// Asks for all in one question, and has each answer judged.
+void each(Examiner& judge, const std::vector<AskedTree>& all, void (*judged)(const AskedTree&, const Answered&)) {
+  const auto put = [](Message& question, const AskedTree& asked) { question.put(asked); };
+  ask_of_each(judge.student, Message(), all, put, [&](const AskedTree& asked, Message& answer) {
+    judged(asked, Answered{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()});
+  });
 }
 
 // A node's guess that is no node yet.
@@ -41,9 +38,10 @@ struct Left {
   float reach = -1;
 };
 
-// What is wrong with a growth, beginning with the place; "" if nothing is. Right is one in which no guess that was left
-// when a node was added is likelier than it, nor as likely and of an earlier node.
-std::string wrong_in(const AskedTree& asked, const Answered& got) {
+// Right is a growth in which no guess that was left when a node was added is likelier than it, nor as likely and of an
+// earlier node.
+void right_growth(const AskedTree& asked, const Answered& got) {
+  const auto wrong = [&](const auto&... what) { not_passed(named(asked), what...); };
   const int nodes = int(got.token.size());
   std::vector<int> depth(1, 0);
   std::vector<uint64_t> path = {longer_path(0, asked.root)};
@@ -62,60 +60,51 @@ std::string wrong_in(const AskedTree& asked, const Answered& got) {
   for (int node = 0;; node++) {
     Left left;
     for (int above = 0; above < node; above++) left = best_left(left, above);
-    const bool more = left.reach > 0;
-    if (node > 0 && node == nodes)
-      return nodes <= asked.budget && more
-                 ? line_of(nodes - 1, " nodes below the root, and there is a next one: ", told(left))
-                 : "";
+    if (node > 0 && node == nodes) {
+      if (nodes <= asked.budget && left.reach > 0)
+        wrong(nodes - 1, " nodes below the root, and there is a next one: ", told(left));
+      return;
+    }
     const size_t n = size_t(node);
     if (node > 0) {
-      if (node > asked.budget) return line_of(nodes - 1, " nodes below the root: the root is not counted");
+      if (node > asked.budget) wrong(nodes - 1, " nodes below the root: the root is not counted");
       const int above = got.parent[n];
-      if (above < 0 || above >= node) return line_of("node ", node, ": its parent is ", above);
+      if (above < 0 || above >= node) wrong("node ", node, ": its parent is ", above);
       const std::string its =
           line_of("node ", node, " is token ", got.token[n], " after node ", above, ", of reach ", got.reach[n],
                   " (parents ", std::vector<int>(got.parent.begin(), got.parent.begin() + node + 1), "): ");
-      depth.push_back(depth[size_t(above)] + 1);
-      path.push_back(longer_path(path[size_t(above)], got.token[n]));
-      if (depth[n] > asked.deepest) return line_of(its, "it is too deep, ", depth[n]);
-      if (got.reach[n] <= 0) return line_of(its, "it is never reached");
-      if (got.reach[n] < left.reach) return line_of(its, "likelier is ", told(left));
+      depth.push_back(depth[above] + 1);
+      path.push_back(longer_path(path[above], got.token[n]));
+      if (depth[n] > asked.deepest) wrong(its, "it is too deep, ", depth[n]);
+      if (got.reach[n] <= 0) wrong(its, "it is never reached");
+      if (got.reach[n] < left.reach) wrong(its, "likelier is ", told(left));
       if (got.reach[n] == left.reach && left.node < above)
-        return line_of(its, "of equal ones the first parent's comes first: ", told(left));
-      const std::vector<Guess>& its_guesses = after[size_t(above)];
-      const size_t rank = used[size_t(above)]++;
+        wrong(its, "of equal ones the first parent's comes first: ", told(left));
+      const std::vector<Guess>& its_guesses = after[above];
+      const size_t rank = used[above]++;
       if (rank >= its_guesses.size() || its_guesses[rank].token != got.token[n])
-        return line_of(its, "the drafter's guess ", int(rank), " after node ", above,
-                       rank < its_guesses.size() ? line_of(" is token ", its_guesses[rank].token) : " is none");
+        wrong(its, "the drafter's guess ", int(rank), " after node ", above,
+              rank < its_guesses.size() ? line_of(" is token ", its_guesses[rank].token) : " is none");
     }
     after.push_back(depth[n] < asked.deepest ? guesses(path[n], got.token[n], asked.most, asked.kind)
                                              : std::vector<Guess>());
   }
 }
 
-void grows(Examiner& judge, const std::vector<AskedTree>& all) {
-  each(judge, all, [](const AskedTree& asked, const Answered& got) {
-    const std::string wrong = wrong_in(asked, got);
-    if (!wrong.empty()) not_passed(named(asked), wrong);
-  });
-}
-
-// Each node at most once, none at the deepest depth, and not the last one of a full tree.
-void asks(Examiner& judge, const std::vector<AskedTree>& all) {
-  each(judge, all, [](const AskedTree& asked, const Answered& got) {
-    std::set<int> seen;
-    for (int node : got.asked) {
-      if (!seen.insert(node).second) not_passed(named(asked), "the drafter was asked about node ", node, " twice");
-      int depth = 0;
-      for (int above = node; got.parent.at(size_t(above)) >= 0; above = got.parent.at(size_t(above))) depth++;
-      if (depth >= asked.deepest)
-        not_passed(named(asked), "the drafter was asked about node ", node, ", of depth ", depth,
-                   ": its children would be too deep");
-      if (node == asked.budget)
-        not_passed(named(asked), "the drafter was asked about node ", node,
-                   ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");
-    }
-  });
+// The drafter is asked about each node at most once, none at the deepest depth, and not the last one of a full tree.
+void asked_in_turn(const AskedTree& asked, const Answered& got) {
+  const auto wrong = [&](int node, const auto&... what) {
+    not_passed(named(asked), "the drafter was asked about node ", node, what...);
+  };
+  std::set<int> seen;
+  for (int node : got.asked) {
+    if (!seen.insert(node).second) wrong(node, " twice");
+    int depth = 0;
+    for (int above = node; got.parent.at(size_t(above)) >= 0; above = got.parent.at(size_t(above))) depth++;
+    if (depth >= asked.deepest) wrong(node, ", of depth ", depth, ": its children would be too deep");
+    if (node == asked.budget)
+      wrong(node, ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");
+  }
 }
 
 // A node of a tree that may be.
@@ -138,17 +127,15 @@ double best_of_all(const AskedTree& asked, std::vector<Offer> offers, size_t at,
   return std::max(double(taken.reach) + best_of_all(asked, offers, at + 1, left - 1), without);
 }
 
-void best(Examiner& judge, const std::vector<AskedTree>& all) {
-  each(judge, all, [](const AskedTree& asked, const Answered& got) {
-    std::vector<Offer> offers;
-    offer_below({longer_path(0, asked.root), asked.root, 0, 1}, asked, offers);
-    const double most = best_of_all(asked, offers, 0, asked.budget);
-    double sum = 0;
-    for (size_t i = 1; i < got.reach.size(); i++) sum += double(got.reach[i]);
-    if (sum < most - 1e-6 || int(got.reach.size()) > asked.budget + 1)
-      not_passed(named(asked), int(got.reach.size()) - 1, " nodes with a sum of reach of ", sum,
-                 ": another tree of at most ", asked.budget, " nodes has ", most);
-  });
+void largest_sum(const AskedTree& asked, const Answered& got) {
+  std::vector<Offer> offers;
+  offer_below({longer_path(0, asked.root), asked.root, 0, 1}, asked, offers);
+  const double most = best_of_all(asked, offers, 0, asked.budget);
+  double sum = 0;
+  for (size_t i = 1; i < got.reach.size(); i++) sum += double(got.reach[i]);
+  if (sum < most - 1e-6 || int(got.reach.size()) > asked.budget + 1)
+    not_passed(named(asked), int(got.reach.size()) - 1, " nodes with a sum of reach of ", sum,
+               ": another tree of at most ", asked.budget, " nodes has ", most);
 }
 
 std::vector<AskedTree> any(Examiner& judge, int many, int kind, int most_budget) {
@@ -163,18 +150,15 @@ std::vector<AskedTree> any(Examiner& judge, int many, int kind, int most_budget)
 Chapter chapter7() {
   return {7,
           "which nodes",
-          {{"the tree of the page", 1,
-            [](Examiner& judge) {
-              grows(judge, {{kPage, 8, 0, 6, 64}});
-            }},
+          {{"the tree of the page", 1, cases(each, {{std::vector<AskedTree>{{kPage, 8, 0, 6, 64}}, right_growth}})},
            {"2,000 trees: nothing likelier is left", 3,
-            [](Examiner& judge) { grows(judge, any(judge, 2000, kMixed, 40)); }},
+            [](Examiner& judge) { each(judge, any(judge, 2000, kMixed, 40), right_growth); }},
            {"small trees: no other has a larger sum", 1,
             [](Examiner& judge) {
               const auto one = [&] {
                 return AskedTree{kMixed, 2, judge.below(100000), judge.between(1, 6), judge.between(1, 3)};
               };
-              best(judge, times(40, one));
+              each(judge, times(40, one), largest_sum);
             }},
            {"no budget, no depth, few guesses", 1,
             [](Examiner& judge) {
@@ -182,17 +166,16 @@ Chapter chapter7() {
               all.push_back({kMixed, 8, 1, 0, 5});
               all.push_back({kMixed, 8, 1, 5, 0});
               all.push_back({kMixed, 8, 1, 20, 1});
-              grows(judge, all);
+              each(judge, all, right_growth);
             }},
-           {"equal reach", 1, [](Examiner& judge) { grows(judge, any(judge, 300, kEqual, 30)); }},
+           {"equal reach", 1, [](Examiner& judge) { each(judge, any(judge, 300, kEqual, 30), right_growth); }},
            {"the drafter is asked once, and not in vain", 2,
             [](Examiner& judge) {
-              for (int kind : {kMixed, kFew, kSure}) asks(judge, any(judge, 200, kind, 30));
-              asks(judge, {{kMixed, 8, 3, 0, 5}});
+              for (int kind : {kMixed, kFew, kSure}) each(judge, any(judge, 200, kind, 30), asked_in_turn);
+              each(judge, {{kMixed, 8, 3, 0, 5}}, asked_in_turn);
             }},
-           {"long chains, large budgets", 1, [](Examiner& judge) {
-              grows(judge, {{kSure, 1, 7, 60, 60}, {kMixed, 8, 7, 1000, 20}});
-            }}}};
+           {"long chains, large budgets", 1,
+            cases(each, {{std::vector<AskedTree>{{kSure, 1, 7, 60, 60}, {kMixed, 8, 7, 1000, 20}}, right_growth}})}}};
 }
 
 }  // namespace course

@@ -1,6 +1,7 @@
 // course/checks8.cpp: the grader's checks of chapter 8: noise by place, and the pick. Distributions are judged by
 // chi-square, with limits that a right answer passes in all but one of 10^7 gradings.
 #include <algorithm>
+#include <numeric>
 
 #include "course/judge.h"
 #include "course/places8.h"
@@ -54,18 +55,13 @@ void is_gumbel(Examiner& judge) {
     std::map<float, int> first;
     int same = 0;
     for (int x = 0; x < V; x++) {
-      const auto [at, is_new] = first.insert({all[size_t(row * V + x)], x});
+      const auto [at, is_new] = first.insert({all[row * V + x], x});
       if (!is_new && ++same == V / 10)
-        not_passed(words(places[size_t(row)]), ": many tokens have the same noise, for instance ", at->second, " and ",
-                   x);
+        not_passed(words(places[row]), ": many tokens have the same noise, for instance ", at->second, " and ", x);
     }
   }
-  double sum = 0;
-  for (size_t i = 0; i < all.size(); i++) {
-    count[size_t(bin(all[i], bins))]++;
-    sum += all[i];
-  }
-  const double mean = sum / double(all.size());
+  for (float one : all) count[bin(one, bins)]++;
+  const double mean = std::accumulate(all.begin(), all.end(), 0.0) / double(all.size());
   if (std::abs(mean - 0.5772) > 0.04)
     not_passed("the mean of ", int(all.size()), " draws is ", mean,
                ", that of Gumbel's distribution 0.5772: is it -log(-log(u))?");
@@ -114,8 +110,8 @@ void every_place_has_its_own(Examiner& judge) {
     std::vector<float> a, b;
     for (int row = 0; row < rows; row++)
       for (int x = 0; x + apart < V; x++) {
-        a.push_back(all[size_t(row * V + x)]);
-        b.push_back(all[size_t(row * V + x + apart)]);
+        a.push_back(all[row * V + x]);
+        b.push_back(all[row * V + x + apart]);
       }
     independent(a, b, line_of("token x and token x + ", apart, " of one row"));
   }
@@ -171,9 +167,9 @@ void picks_as_reference(Examiner& judge, Settings settings, const std::vector<fl
       const auto row = noise.empty() ? noise : std::vector<float>(&noise[i * V], &noise[i * V] + V);
       const auto of = [&](int x) {
         if (x < 0 || x >= int(V)) return line_of("token ", x, ", which is none");
-        const long larger = std::count_if(logits.begin(), logits.end(), [&](float y) { return y > logits[size_t(x)]; });
-        return line_of("token ", x, " (logit ", logits[size_t(x)], ", with ", int(larger), " above it",
-                       noise.empty() ? "" : ", noise ", noise.empty() ? "" : text_of(row[size_t(x)]), ")");
+        const long larger = std::count_if(logits.begin(), logits.end(), [&](float y) { return y > logits[x]; });
+        return line_of("token ", x, " (logit ", logits[x], ", with ", int(larger), " above it",
+                       noise.empty() ? "" : ", noise ", noise.empty() ? "" : text_of(row[x]), ")");
       };
       not_passed("temperature ", settings.temperature, ", top-k ", settings.top_k, ", top-p ", settings.top_p,
                  ", min-p ", settings.min_p, ", logits ", logits, noise.empty() ? ", without noise" : ", noise ",
@@ -204,22 +200,20 @@ void ties_and_nan(Examiner& judge) {
       picks_as_reference(judge, settings, logits, i % 2 ? eighths(judge, 20 * V, 1) : std::vector<float>());
     }
 }
-void temperatures(Examiner& judge) {
+void temperatures_and_limits(Examiner& judge) {
   for (float temperature : {0.25f, 0.5f, 2.0f, 8.0f})
     for (size_t V : {7, 60}) {
       const auto noise = eighths(judge, 50 * V, 8);
       picks_as_reference(judge, {0, 0, temperature}, eighths(judge, V, 4), noise);
     }
-}
-void kept_tokens(Examiner& judge) {
   for (int i = 0; i < 12; i++) {
     const size_t V = size_t(judge.between(6, 60));
-    Settings settings{0, 0, i % 2 ? 1.0f : 2.0f};
-    if (i % 3 == 0) settings.top_k = judge.between(1, 4);
-    if (i % 3 == 1) settings.top_p = 0.3f + 0.05f * float(judge.below(10));
-    if (i % 3 == 2) settings.min_p = 0.1f + 0.05f * float(judge.below(10));
+    Settings keeps{0, 0, i % 2 ? 1.0f : 2.0f};
+    if (i % 3 == 0) keeps.top_k = judge.between(1, 4);
+    if (i % 3 == 1) keeps.top_p = 0.3f + 0.05f * float(judge.below(10));
+    if (i % 3 == 2) keeps.min_p = 0.1f + 0.05f * float(judge.below(10));
     const auto noise = eighths(judge, 30 * V, 20);
-    picks_as_reference(judge, settings, eighths(judge, V, 4), noise);
+    picks_as_reference(judge, keeps, eighths(judge, V, 4), noise);
   }
 }
 
@@ -228,24 +222,23 @@ void samples_softmax(Examiner& judge, float temperature) {
   constexpr int V = 8, count = 20000;
   const auto logits = judge.numbers(V, 1.5);
   std::vector<Place> places(count, place_of(judge));
-  for (int i = 0; i < count; i++) places[size_t(i)].index += i;
+  for (int i = 0; i < count; i++) places[i].index += i;
   const auto got = picks(judge.student, {0, 0, temperature}, logits, noises(judge, V, places));
   std::vector<double> seen(V, 0), expected(V, 0);
   double sum = 0;
-  for (int x = 0; x < V; x++) sum += expected[size_t(x)] = nanospec::exp(double(logits[size_t(x)] / temperature));
+  for (int x = 0; x < V; x++) sum += expected[x] = nanospec::exp(double(logits[x] / temperature));
   for (double& x : expected) x *= count / sum;
   for (int x : got) {
     if (x < 0 || x >= V) not_passed("it picks token ", x, " of ", V);
-    seen[size_t(x)]++;
+    seen[x]++;
   }
   const double off = chi_square(seen, expected);
   if (off < limit(V - 1)) return;
   int worst = 0;
   for (int x = 0; x < V; x++)
-    if (std::abs(seen[size_t(x)] - expected[size_t(x)]) > std::abs(seen[size_t(worst)] - expected[size_t(worst)]))
-      worst = x;
+    if (std::abs(seen[x] - expected[x]) > std::abs(seen[worst] - expected[worst])) worst = x;
   not_passed("temperature ", temperature, ", logits ", logits, ": of ", count, " picks token ", worst, " has ",
-             int(seen[size_t(worst)]), ", should have about ", int(expected[size_t(worst)]), " (chi-square ", off, ")");
+             int(seen[worst]), ", should have about ", int(expected[worst]), " (chi-square ", off, ")");
 }
 
 void tree_is_plain(Examiner& judge) {
@@ -264,7 +257,7 @@ void tree_is_plain(Examiner& judge) {
                      order == 0   ? "in order"
                      : order == 1 ? "from the last to the first"
                                   : "in a mixed order",
-                     ": token ", i, " is ", text[size_t(i)], ", plain decoding has ", plain[size_t(i)]);
+                     ": token ", i, " is ", text[i], ", plain decoding has ", plain[i]);
     }
 }
 
@@ -278,15 +271,8 @@ Chapter chapter8() {
            {"noise: the same bits in any order", 1, any_order},
            {"pick: temperature 0", 1, no_temperature},
            {"pick: ties and NaN", 1, ties_and_nan},
-           {"pick: temperatures, and what top-k, top-p and min-p keep", 1,
-            [](Examiner& judge) {
-              temperatures(judge);
-              kept_tokens(judge);
-            }},
-           {"both: a sample of the softmax", 1,
-            [](Examiner& judge) {
-              for (float temperature : {1.0f, 0.5f, 2.0f}) samples_softmax(judge, temperature);
-            }},
+           {"pick: temperatures, and what top-k, top-p and min-p keep", 1, temperatures_and_limits},
+           {"both: a sample of the softmax", 1, cases(samples_softmax, {{1.0f}, {0.5f}, {2.0f}})},
            {"both: 3,000 tokens by trees are those of plain decoding", 1, tree_is_plain}}};
 }
 

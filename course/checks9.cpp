@@ -19,26 +19,25 @@ struct Prefix {
 
 double tokens_of(const Prefix& prefix, int nodes) {
   double tokens = prefix.roots;
-  for (int i = 0; i < nodes; i++) tokens += double(prefix.reach[size_t(i)]);
+  for (int i = 0; i < nodes; i++) tokens += double(prefix.reach[i]);
   return tokens;
 }
 double rate_of(const Prefix& prefix, int nodes) {
-  return tokens_of(prefix, nodes) / prefix.seconds[size_t(prefix.roots + nodes) - 1];
+  return tokens_of(prefix, nodes) / prefix.seconds[prefix.roots + nodes - 1];
 }
 std::string rate_line(const Prefix& prefix, int nodes) {
   char line[160];
   snprintf(line, sizeof line, "%d nodes give %.4g tokens in %.4g s (%d rows): %.5g a second", nodes,
-           tokens_of(prefix, nodes), prefix.seconds[size_t(prefix.roots + nodes) - 1], prefix.roots + nodes,
+           tokens_of(prefix, nodes), prefix.seconds[prefix.roots + nodes - 1], prefix.roots + nodes,
            rate_of(prefix, nodes));
   return line;
 }
 
 void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
-  Message question;
-  question.put('p').put(int(all.size()));
-  for (const Prefix& one : all) question.put(one.reach).put(one.roots).put(one.seconds);
-  Message answer = judge.student.ask(question);
-  for (const Prefix& one : all) {
+  const auto put = [](Message& question, const Prefix& one) {
+    question.put(one.reach).put(one.roots).put(one.seconds);
+  };
+  ask_of_each(judge.student, Message().put('p'), all, put, [](const Prefix& one, Message& answer) {
     const int nodes = int(one.reach.size()), got = answer.get<int>();
     const std::string where =
         line_of("reach ", std::vector<double>(one.reach.begin(), one.reach.end()), ", roots ", one.roots, ", seconds ",
@@ -55,38 +54,34 @@ void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
                  : risen ? ": the rate may fall and rise again"
                          : "");
     }
-  }
+  });
 }
 
-// steps: the chance that a row more is a step up; slope: of the others, in parts of a forward.
-Prefix any(Examiner& judge, int nodes, int roots, double steps, double slope) {
-  Prefix one{{}, roots, {}};
-  for (int i = 0; i < nodes; i++) one.reach.push_back(float(judge.unit() * judge.unit()));
-  std::sort(one.reach.begin(), one.reach.end(), std::greater<float>());
-  double seconds = 0.5 + judge.unit();
-  for (int rows = 1; rows <= roots + nodes; rows++) {
-    one.seconds.push_back(seconds);
-    seconds += judge.unit() * slope + (judge.unit() < steps ? judge.unit() : 0);
-  }
-  return one;
-}
 std::vector<Prefix> any(Examiner& judge, int many, int most_roots) {
   return times(many, [&] {
-    return any(judge, judge.between(1, 40), judge.between(1, most_roots), judge.below(2) * 0.15,
-               nanospec::exp(-7 * judge.unit()));
+    const double slope = nanospec::exp(-7 * judge.unit());  // of a row more, in parts of a forward
+    const double steps = judge.below(2) * 0.15;             // the chance that it is a step up
+    const int roots = judge.between(1, most_roots), nodes = judge.between(1, 40);
+    Prefix one{{}, roots, {}};
+    for (int i = 0; i < nodes; i++) one.reach.push_back(float(judge.unit() * judge.unit()));
+    std::sort(one.reach.begin(), one.reach.end(), std::greater<float>());
+    double seconds = 0.5 + judge.unit();
+    for (int rows = 1; rows <= roots + nodes; rows++) {
+      one.seconds.push_back(seconds);
+      seconds += judge.unit() * slope + (judge.unit() < steps ? judge.unit() : 0);
+    }
+    return one;
   });
 }
 
 // Rates that are equal in every bit, and nothing to choose from.
-std::vector<Prefix> edges() {
-  return {{{}, 1, {0.5}},
-          {{}, 3, {0.5, 0.6, 0.7}},
-          {{0.5f, 0.5f}, 1, {1, 1.5, 2}},
-          {{1, 1, 1}, 1, {1, 1, 1.5, 2}},
-          {{0.25f, 0.25f, 0.25f, 0.25f}, 2, {1, 1, 1.125, 1.25, 1.375, 1.5}},
-          {{0.5f, 0}, 1, {1, 1, 1}},
-          {{0.5f, 0.25f}, 1, {1, 8, 8}}};
-}
+const std::vector<Prefix> kEdges = {{{}, 1, {0.5}},
+                                    {{}, 3, {0.5, 0.6, 0.7}},
+                                    {{0.5f, 0.5f}, 1, {1, 1.5, 2}},
+                                    {{1, 1, 1}, 1, {1, 1, 1.5, 2}},
+                                    {{0.25f, 0.25f, 0.25f, 0.25f}, 2, {1, 1, 1.125, 1.25, 1.375, 1.5}},
+                                    {{0.5f, 0}, 1, {1, 1, 1}},
+                                    {{0.5f, 0.25f}, 1, {1, 8, 8}}};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The line that never falls
@@ -97,43 +92,32 @@ struct Line {
 
 double square(double x) { return x * x; }
 
-// Of all ways to cut the list into pieces, each with its mean: the least sum of squares of those that do not fall.
-double least_squares(const Line& line) {
-  const int n = int(line.measured.size());
-  double least = INFINITY;
-  for (int cuts = 0; cuts < 1 << (n - 1); cuts++) {
-    double sum = 0, last = -INFINITY;
-    bool falls = false;
-    for (int first = 0, i = 0; i < n; i++) {
-      if (i + 1 < n && !(cuts >> i & 1)) continue;
-      double total = 0, weight = 0;
-      for (int k = first; k <= i; k++) {
-        total += line.measured[size_t(k)] * line.weight[size_t(k)];
-        weight += line.weight[size_t(k)];
-      }
-      for (int k = first; k <= i; k++)
-        sum += line.weight[size_t(k)] * square(line.measured[size_t(k)] - total / weight);
-      falls |= total / weight < last;
-      last = total / weight;
-      first = i + 1;
-    }
-    if (!falls) least = std::min(least, sum);
+// Of all ways to cut the list from number `first` on into pieces, each with its mean: the least sum of squares of those
+// that do not fall, not below `last` either. sum: of what stands before.
+double least_squares(const Line& line, size_t first = 0, double last = -INFINITY, double sum = 0) {
+  if (first == line.measured.size()) return sum;
+  double least = INFINITY, total = 0, weight = 0;
+  for (size_t i = first; i < line.measured.size(); i++) {
+    total += line.measured[i] * line.weight[i];
+    weight += line.weight[i];
+    const double mean = total / weight;
+    if (mean < last) continue;
+    double with_piece = sum;
+    for (size_t k = first; k <= i; k++) with_piece += line.weight[k] * square(line.measured[k] - mean);
+    least = std::min(least, least_squares(line, i + 1, mean, with_piece));
   }
   return least;
 }
 
 std::vector<std::vector<double>> fitted(Examiner& judge, const std::vector<Line>& lines) {
-  Message question;
-  question.put('f').put(int(lines.size()));
-  for (const Line& line : lines) question.put(line.measured).put(line.weight);
-  Message answer = judge.student.ask(question);
   std::vector<std::vector<double>> all;
-  for (const Line& line : lines) {
+  const auto put = [](Message& question, const Line& line) { question.put(line.measured).put(line.weight); };
+  ask_of_each(judge.student, Message().put('f'), lines, put, [&](const Line& line, Message& answer) {
     all.push_back(answer.list<double>());
     if (all.back().size() != line.measured.size())
       not_passed("measured ", line.measured, ": ", int(all.back().size()), " numbers, should be ",
                  int(line.measured.size()));
-  }
+  });
   return all;
 }
 
@@ -147,16 +131,16 @@ void fits(Examiner& judge, const std::vector<Line>& lines) {
     const int n = int(got.size());
     const std::string where = line_of("measured ", line.measured, ", weights ", line.weight, ", fitted ", got, ": ");
     for (int i = 1; i < n; i++)
-      if (!(got[size_t(i)] >= got[size_t(i) - 1]))
-        not_passed(where, "number ", i, ", ", got[size_t(i)], ", is less than the one before it, ", got[size_t(i) - 1]);
+      if (!(got[i] >= got[i - 1]))
+        not_passed(where, "number ", i, ", ", got[i], ", is less than the one before it, ", got[i - 1]);
     for (int first = 0, last = 0; first < n; first = last + 1) {
-      const double level = got[size_t(first)], close = 1e-9 * std::fabs(level) + 1e-12;
-      for (last = first; last + 1 < n && got[size_t(last) + 1] <= level + close;) last++;
+      const double level = got[first], close = 1e-9 * std::fabs(level) + 1e-12;
+      for (last = first; last + 1 < n && got[last + 1] <= level + close;) last++;
       double total = 0, weight = 0, below = INFINITY;
       int cut = first;
       for (int k = first; k <= last; k++) {
-        total += line.measured[size_t(k)] * line.weight[size_t(k)];
-        weight += line.weight[size_t(k)];
+        total += line.measured[k] * line.weight[k];
+        weight += line.weight[k];
         if (total / weight >= below) continue;
         below = total / weight;
         cut = k;
@@ -202,8 +186,7 @@ Chapter chapter9() {
            {"best_prefix: one text, 1,000 trees, all prefixes tried", 2,
             [](Examiner& judge) { prefixes(judge, any(judge, 1000, 1)); }},
            {"best_prefix: 1 to 16 texts", 1, [](Examiner& judge) { prefixes(judge, any(judge, 1000, 16)); }},
-           {"best_prefix: equal rates, no nodes, rows that cost too much", 1,
-            [](Examiner& judge) { prefixes(judge, edges()); }},
+           {"best_prefix: equal rates, no nodes, rows that cost too much", 1, cases(prefixes, {{kEdges}})},
            {"never_falling: 1,000 lines", 2, [](Examiner& judge) { fits(judge, lines(judge, 1000, 40, 0)); }},
            {"never_falling: weights", 1, [](Examiner& judge) { fits(judge, lines(judge, 500, 40, 1)); }},
            {"never_falling: no other line is nearer", 1,

@@ -7,29 +7,25 @@
 //
 // In order: the starter's files; the starter; a student's engine; stored solutions.
 #include <cstdio>
-#include <iterator>
 #include <sstream>
 
 #include "course/files.h"
 #include "course/regions.h"
+#include "files/words.h"
 
 using namespace course;
 namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream all(text);
-  return {std::istream_iterator<std::string>(all), {}};
-}
-
 // What a starter holds of the engine, under the same paths. The tuned versions, for CPU and GPU, stay away: a student's
 // own code runs, or nothing does.
-const std::vector<std::string> kEngine = words(
+const std::vector<std::string> kEngine = nanospec::split_at(
     "tree.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h machine/numbers.h "
     "machine/single.sh machine/single.cpp machine/single_floor.cuh rules/verify.h growth/shapes.h growth/likeliest.h "
     "growth/cost.h files/words.h cuda/machine.cuh course/warps.cuh course/race.h tests/cuda/emulator.h data/get.sh "
-    "data/pip.sh LICENSE");
+    "data/pip.sh LICENSE",
+    ' ');
 // Folders of course/ that students do not get, or get elsewhere; and this program.
 const std::vector<std::string> kTeachers = {"teacher", "starter", "course.cpp", "README.md"};
 
@@ -38,31 +34,28 @@ std::string project_file(const std::string& path) {
   return read_file(path);
 }
 
-bool is_source(const std::string& name) {
-  const std::string kind = fs::path(name).extension();
-  return kind == ".h" || kind == ".cuh";
+// The engine's files that have marks, each by its path and what it holds, in the order of kEngine.
+std::vector<std::pair<std::string, std::string>> marked_files() {
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const std::string& file : kEngine) {
+    const std::string kind = fs::path(file).extension(), text = project_file(file);
+    try {
+      if ((kind == ".h" || kind == ".cuh") && !regions_of(text).empty()) files.emplace_back(file, text);
+    } catch (const std::runtime_error& error) { throw std::runtime_error(file + ": " + error.what()); }
+  }
+  return files;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The starter
 
-std::vector<Region> marked(const std::string& file, const std::string& text) {
-  if (!is_source(file)) return {};
-  try {
-    return regions_of(text);
-  } catch (const std::runtime_error& error) { throw std::runtime_error(file + ": " + error.what()); }
-}
-
 void make_starter(const fs::path& to) {
   std::map<std::string, std::string> files;    // what each holds
   std::map<std::string, std::string> regions;  // in which files each is
-  for (const std::string& file : kEngine) {
-    const std::string text = project_file(file);
-    const std::vector<Region> of_file = marked(file, text);
-    files[file] = of_file.empty() ? text : cut(text);
-    if (of_file.empty()) continue;
-    files["blank/" + file] = cut(text);
-    for (const Region& region : of_file)
+  for (const std::string& file : kEngine) files[file] = project_file(file);
+  for (const auto& [file, text] : marked_files()) {
+    files[file] = files["blank/" + file] = cut(text);
+    for (const Region& region : regions_of(text))
       if (is_written(region) && regions[region.number].find(file) == std::string::npos)
         regions[region.number] += " " + file;
   }
@@ -91,8 +84,7 @@ void make_starter(const fs::path& to) {
 
 // Of these chapters the submission's regions, which are graded before; the others are the engine's.
 void make_student(const fs::path& submission, const fs::path& to, const std::vector<std::string>& chapters) {
-  for (const std::string& source : kEngine) {
-    const std::string text = project_file(source);
+  for (const auto& [source, text] : marked_files()) {
     Bodies bodies = bodies_of(text);
     for (auto& [number, body] : bodies) {
       const size_t dot = number.find('.');
@@ -100,7 +92,7 @@ void make_student(const fs::path& submission, const fs::path& to, const std::vec
       const fs::path file = submission / source;
       body = bodies_of(read_file(fs::exists(file) ? file : submission / file.filename())).at(number);
     }
-    if (!marked(source, text).empty()) write_file(to / source, paste(cut(text), bodies));
+    write_file(to / source, paste(cut(text), bodies));
   }
 }
 
@@ -158,16 +150,10 @@ std::vector<Solution> read_solutions(const std::string& file, const std::string&
 // lines: right or wrong, and what the grader must say.
 void make_solutions(const std::string& file, const fs::path& to) {
   const std::string number = fs::path(file).stem().string();
-  std::map<std::string, std::string> texts;
+  const auto texts = marked_files();
   std::string body;
-  for (const std::string& source : kEngine) {
-    if (!is_source(source)) continue;
-    const std::string text = project_file(source);
-    const Bodies bodies = bodies_of(text);
-    if (bodies.empty()) continue;
-    texts[source] = text;
-    if (bodies.count(number)) body = bodies.at(number)[0];
-  }
+  for (const auto& [source, text] : texts)
+    if (const Bodies bodies = bodies_of(text); bodies.count(number)) body = bodies.at(number)[0];
   if (body.empty()) throw std::runtime_error(file + ": the engine has no region " + number);
   int at = 0;
   for (const Solution& solution : read_solutions(file, body)) {

@@ -28,7 +28,6 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "course/files.h"
@@ -250,16 +249,6 @@ fs::path file_of(const std::string& submission, const fs::path& name) {
   return "";
 }
 
-// The race may call whatever its student wrote: the regions of all chapters that may come in, and are not in yet.
-void take_all(const std::string& submission, const std::string& name, Bodies& bodies) {
-  const fs::path theirs = file_of(submission, name);
-  if (theirs.empty()) return;
-  for (const auto& [number, written] : bodies_of(read_file(theirs)))
-    if (number.find('.') != std::string::npos &&
-        std::all_of(written.begin(), written.end(), [](const std::string& body) { return refusal(body).empty(); }))
-      bodies.insert({number, written});
-}
-
 // Puts the submission's regions of this chapter into the blank files. Returns what the student should know.
 std::vector<std::string> take_regions(const Options& options, const Chapter& of) {
   const std::string chapter = std::to_string(of.number), its = chapter + ".";
@@ -269,14 +258,14 @@ std::vector<std::string> take_regions(const Options& options, const Chapter& of)
     const std::string name = fs::relative(entry.path(), "blank").string(), blank = read_file(entry.path());
     Bodies bodies;
     for (const auto& [number, body] : of.stand_ins) bodies[number] = {body};
-    std::set<std::string> asked;
-    for (const Region& region : regions_of(blank))
-      if (region.number.compare(0, its.size(), its) == 0) asked.insert(region.number);
-    const fs::path theirs = asked.empty() ? "" : file_of(options.submission, name);
-    if (!asked.empty() && theirs.empty()) notes.push_back("the submission has no " + name);
+    const fs::path theirs = file_of(options.submission, name);
     const Bodies given = bodies_of(read_file(theirs));
-    for (const std::string& number : asked) {
-      if (theirs.empty()) break;
+    for (const auto& [number, until] : bodies_of(blank)) {
+      if (number.compare(0, its.size(), its) != 0) continue;
+      if (theirs.empty()) {
+        notes.push_back("the submission has no " + name);
+        break;
+      }
       const std::string where = name + ": region " + number + ": ";
       const auto found = given.find(number);
       if (found == given.end())
@@ -286,7 +275,11 @@ std::vector<std::string> take_regions(const Options& options, const Chapter& of)
         if (!refusal(body).empty())
           notes.push_back(where + refusal(body) + ": what you write must stay within its function");
     }
-    if (of.number == kRace) take_all(options.submission, name, bodies);
+    // The race may call whatever its student wrote: the regions of all chapters that may come in, and are not in yet.
+    for (const auto& [number, written] : of.number == kRace ? given : Bodies())
+      if (number.find('.') != std::string::npos &&
+          std::all_of(written.begin(), written.end(), [](const std::string& body) { return refusal(body).empty(); }))
+        bodies.insert({number, written});
     try {
       write_file(fs::path("build/graded") / chapter / name, paste(blank, notes.empty() ? bodies : Bodies()));
     } catch (const std::runtime_error& error) { notes.push_back(name + ": " + error.what()); }
@@ -380,27 +373,15 @@ struct Outcome {
 };
 struct Graded {
   Chapter chapter;
-  std::vector<Outcome> outcomes;
+  std::vector<Outcome> outcomes = {};
+  int points = 0;
+  State state = State::kPassed;  // the worst of its checks
+  std::string why = {};          // of the first check that is not passed
   double seconds = 0;
-  int points() const {
-    int sum = 0;
-    for (const Outcome& one : outcomes) sum += one.state == State::kPassed ? one.check->points : 0;
-    return sum;
-  }
-  State state() const {
-    State worst = State::kPassed;
-    for (const Outcome& one : outcomes) worst = std::max(worst, one.state);
-    return worst;
-  }
-  std::string why() const {  // of the first check that is not passed
-    for (const Outcome& one : outcomes)
-      if (one.state != State::kPassed) return one.why;
-    return "";
-  }
 };
 
 Graded grade(const Options& options, const Chapter& chapter) {
-  Graded graded{chapter, {}};
+  Graded graded{chapter};
   const auto start = std::chrono::steady_clock::now();
   const std::string program = "build/" + program_of(chapter.number);
   const std::vector<std::string> notes = take_regions(options, chapter);
@@ -423,23 +404,22 @@ Graded grade(const Options& options, const Chapter& chapter) {
   Recorded right("course/recorded/" + std::to_string(chapter.number), live ? &reference : nullptr);
   for (size_t i = 0; i < graded.chapter.checks.size(); i++) {
     const Check& check = graded.chapter.checks[i];
-    if (without != State::kPassed) {
-      graded.outcomes.push_back({&check, without, why});
-      continue;
-    }
+    Outcome outcome{&check, without, why};
     Program student(program, options.seconds, left);
     std::seed_seq seed{uint32_t(options.seed), uint32_t(options.seed >> 32), uint32_t(chapter.number), uint32_t(i)};
     Examiner judge{std::mt19937_64(seed), student, right};
-    Outcome outcome{&check, State::kPassed, ""};
     try {
-      check.run(judge);
-      outcome.why = judge.note;
+      if (without == State::kPassed) check.run(judge);
+      outcome.why += judge.note;
     } catch (const NotPassed& wrong) {
       outcome = {&check, State::kFailed, wrong.what()};
     } catch (const std::exception& error) {  // an answer that is none
       outcome = {&check, State::kFailed, std::string("the grader: ") + error.what()};
     }
     graded.outcomes.push_back(outcome);
+    if (outcome.state == State::kPassed) graded.points += check.points;
+    else if (graded.state == State::kPassed) graded.why = outcome.why;
+    graded.state = std::max(graded.state, outcome.state);
   }
   if (options.record) right.save();
   graded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -451,7 +431,7 @@ Graded grade(const Options& options, const Chapter& chapter) {
 
 void print(const Graded& graded) {
   printf("chapter %-2d  %-34s %-8s %2d of 10   %.1f s\n", graded.chapter.number, graded.chapter.title,
-         kStates[int(graded.state())], graded.points(), graded.seconds);
+         kStates[int(graded.state)], graded.points, graded.seconds);
   std::string said;
   for (const Outcome& one : graded.outcomes) {
     printf("    %s %d  %s\n", one.state == State::kPassed ? "+" : "-", one.check->points, one.check->name);
@@ -488,7 +468,7 @@ void write_results(const Options& options, const std::vector<Graded>& all) {
     nlohmann::ordered_json by_hand = {{"predictions", nullptr}, {"questions", nullptr}};
     for (auto& [name, points] : by_hand.items())
       if (chapters.contains(number)) points = chapters[number].value(name, points);
-    chapters[number] = {{"state", kStates[int(graded.state())]}, {"points", graded.points()}, {"why", graded.why()}};
+    chapters[number] = {{"state", kStates[int(graded.state)]}, {"points", graded.points}, {"why", graded.why}};
     chapters[number].update(by_hand);
   }
   for (const auto& test : before.value("tests", nlohmann::ordered_json::array()))
@@ -540,20 +520,19 @@ int main(int argc, char** argv) {
                                     chapter6(),  chapter7(),  chapter8(), chapter9(), chapter10(),
                                     chapter11(), chapter12(), chapter13()};
   std::vector<Chapter> chosen;
-  for (const Chapter& chapter : all)
+  std::string numbers, lacks;
+  for (const Chapter& chapter : all) {
+    numbers += " " + std::to_string(chapter.number);
     if (options.chapters.empty() || std::count(options.chapters.begin(), options.chapters.end(), chapter.number))
       chosen.push_back(chapter);
-  if (chosen.empty() || !fs::exists("blank") || !fs::is_directory(options.submission)) {
-    std::string numbers;
-    for (const Chapter& chapter : all) numbers += " " + std::to_string(chapter.number);
-    fprintf(stderr, "grade: %s\n",
-            !fs::exists("blank") ? "no folder blank/ here: run it in the starter's folder"
-            : chosen.empty()     ? ("there is no such chapter: choose of" + numbers).c_str()
-                                 : "there is no such folder: --submission");
-    return 2;
   }
-  if (options.keep && fs::exists(options.results) && !nlohmann::json::accept(read_file(options.results))) {
-    fprintf(stderr, "grade: %s is no JSON any more: mend it, or remove it\n", options.results.c_str());
+  if (!fs::exists("blank")) lacks = "no folder blank/ here: run it in the starter's folder";
+  else if (chosen.empty()) lacks = "there is no such chapter: choose of" + numbers;
+  else if (!fs::is_directory(options.submission)) lacks = "there is no such folder: --submission";
+  else if (options.keep && fs::exists(options.results) && !nlohmann::json::accept(read_file(options.results)))
+    lacks = options.results + " is no JSON any more: mend it, or remove it";
+  if (!lacks.empty()) {
+    fprintf(stderr, "grade: %s\n", lacks.c_str());
     return 2;
   }
   fs::create_directories("build");
@@ -566,8 +545,8 @@ int main(int argc, char** argv) {
   for (const Chapter& chapter : chosen) {
     graded.push_back(grade(options, chapter));
     print(graded.back());
-    points += graded.back().points();
-    passed += graded.back().state() == State::kPassed;
+    points += graded.back().points;
+    passed += graded.back().state == State::kPassed;
   }
   write_results(options, graded);
   printf("%d of %d chapters passed, %d of %d points; %s has all of it\n", passed, int(chosen.size()), points,

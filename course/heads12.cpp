@@ -51,19 +51,17 @@ Examples with_next(const Examples& of, const float* embedding) {
 // ---------------------------------------------------------------------------------------------------------------
 // A head: logits (V) = state W
 
-class Head {
- public:
-  Head(int inputs, int vocab)
-      : inputs_(inputs), vocab_(vocab), weight_(size_t(inputs) * vocab), m_(weight_), v_(weight_) {}
-  std::vector<float>& weight() { return weight_; }
+struct Head {
+  int inputs, vocab, updates = 0;
+  std::vector<float> weight = std::vector<float>(size_t(inputs) * vocab), m = weight, v = weight;
 
   // How many of these guesses are right.
   int right(const Examples& all) {
     int count = 0;
     const std::vector<float> logits = run(all.state.data(), all.size());
     for (int i = 0; i < all.size(); i++) {
-      const float* const row = &logits[size_t(i) * vocab_];
-      count += std::max_element(row, row + vocab_) - row == all.after[i];
+      const float* const row = &logits[size_t(i) * vocab];
+      count += std::max_element(row, row + vocab) - row == all.after[i];
     }
     return count;
   }
@@ -71,39 +69,33 @@ class Head {
   // One update by AdamW, with examples that are a function of its number.
   void train(const Examples& all) {
     constexpr int rows = 256;
-    std::vector<float> states, loss(rows), gradient(weight_.size(), 0.0f);
+    std::vector<float> states, loss(rows), gradient(weight.size(), 0.0f);
     std::vector<int> target;
     for (int row = 0; row < rows; row++) {
-      const size_t at = random_bits(1, uint32_t(row), kStreamBatch, uint64_t(updates_), 0) % size_t(all.size());
-      states.insert(states.end(), &all.state[at * inputs_], &all.state[at * inputs_] + inputs_);
+      const size_t at = random_bits(1, uint32_t(row), kStreamBatch, uint64_t(updates), 0) % size_t(all.size());
+      states.insert(states.end(), &all.state[at * inputs], &all.state[at * inputs] + inputs);
       target.push_back(all.after[at]);
     }
     std::vector<float> logits = run(states.data(), rows);
     launch(kTeam, rows,
-           CrossEntropy<float>{logits.data(), vocab_, vocab_, target.data(), loss.data(), true, 1.0f / rows});
-    launch(
-        kTeam, inputs_,
-        MatmulGradient<float>{rows, inputs_, vocab_, states.data(), inputs_, logits.data(), vocab_, gradient.data()});
-    const Piece piece{0, int(weight_.size()), 0};
+           CrossEntropy<float>{logits.data(), vocab, vocab, target.data(), loss.data(), true, 1.0f / rows});
+    launch(kTeam, inputs,
+           MatmulGradient<float>{rows, inputs, vocab, states.data(), inputs, logits.data(), vocab, gradient.data()});
+    const Piece piece{0, int(weight.size()), 0};
     const float norm[2] = {0, 1}, rate = 0.01f;
-    updates_++;
+    updates++;
     launch(kTeam, 1,
-           AdamW<float>{&piece, weight_.data(), m_.data(), v_.data(), gradient.data(), norm, rate, 0, 0.9f, 0.99f,
-                        float(1 - power(0.9, updates_)), float(1 - power(0.99, updates_))});
+           AdamW<float>{&piece, weight.data(), m.data(), v.data(), gradient.data(), norm, rate, 0, 0.9f, 0.99f,
+                        float(1 - power(0.9, updates)), float(1 - power(0.99, updates))});
   }
-  int updates() const { return updates_; }
-
- private:
   std::vector<float> run(const float* states, int rows) {
-    Weight<float, float> weight(weight_.data(), inputs_, vocab_);
-    const Array<float> memory = place_weights(std::vector<Weight<float, float>*>{&weight}, false, false);
-    weight.pack(kTeam);
-    std::vector<float> logits(size_t(rows) * vocab_), in(states, states + size_t(rows) * inputs_);
-    matmul(kTeam, rows, product(View<float>{in.data(), inputs_}, weight.forward, View<float>{logits.data(), vocab_}));
+    Weight<float, float> packed(weight.data(), inputs, vocab);
+    const Array<float> memory = place_weights(std::vector<Weight<float, float>*>{&packed}, false, false);
+    packed.pack(kTeam);
+    std::vector<float> logits(size_t(rows) * vocab), in(states, states + size_t(rows) * inputs);
+    matmul(kTeam, rows, product(View<float>{in.data(), inputs}, packed.forward, View<float>{logits.data(), vocab}));
     return logits;
   }
-  int inputs_, vocab_, updates_ = 0;
-  std::vector<float> weight_, m_, v_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -115,11 +107,8 @@ void row_of_table(const char* what, int updates, double right, int numbers, int 
 }
 
 void measure_heads() {
-  const std::string symbols = [] {
-    std::string all = "\n";
-    for (char c = ' '; c <= '~'; c++) all += c;
-    return all;
-  }();
+  std::string symbols = "\n";
+  for (char c = ' '; c <= '~'; c++) symbols += c;
   const Config config = article(int(symbols.size()));
   const int V = config.vocab_size, C = config.n_embd;
   const auto pool = std::make_shared<Pool>(1, false, true);
@@ -158,13 +147,13 @@ void measure_heads() {
   for (int inputs : {C, 2 * C}) {
     const Examples from = inputs == C ? known : with_next(known, embedding);
     const Examples judged = inputs == C ? held_out : with_next(held_out, embedding);
-    Head head(inputs, V);
+    Head head{inputs, V};
     for (int k = 0; k < C; k++)  // it begins as the model's own head: it guesses token i + 1 again
-      for (int n = 0; n < V; n++) head.weight()[size_t(k) * V + n] = embedding[size_t(n) * C + k];
+      for (int n = 0; n < V; n++) head.weight[size_t(k) * V + n] = embedding[size_t(n) * C + k];
     double seconds = 0;
     for (int updates : {0, 10, 100, 300, 1000}) {
       const auto start = std::chrono::steady_clock::now();
-      while (head.updates() < updates) head.train(from);
+      while (head.updates < updates) head.train(from);
       seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       row_of_table(inputs == C ? "a Medusa head (the state)" : "a Hydra head (state, token i + 1)", updates,
                    double(head.right(judged)) / judged.size(), inputs * V, inputs * V, seconds);

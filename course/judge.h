@@ -13,6 +13,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "course/parents.h"
@@ -57,7 +58,7 @@ struct Examiner {
     std::vector<int> parent;
     for (int i = 0; i < n; i++) {
       int above = i - 1;
-      while (above > 0 && unit() < up) above = parent[size_t(above)];
+      while (above > 0 && unit() < up) above = parent[above];
       parent.push_back(above);
     }
     return parent;
@@ -70,6 +71,25 @@ auto times(int n, Make make) {
   std::vector<decltype(make())> all;
   for (int i = 0; i < n; i++) all.push_back(make());
   return all;
+}
+
+// Asks one question about all of these: put(question, one) puts in what it needs of each. Then calls take(one, answer)
+// for each.
+template <class One, class Put, class Take>
+void ask_of_each(Answerer& who, Message question, const std::vector<One>& all, Put put, Take take) {
+  question.put(int(all.size()));
+  for (const One& one : all) put(question, one);
+  Message answer = who.ask(question);
+  for (const One& one : all) take(one, answer);
+}
+
+// The run of a check that calls examine(judge, ...) with each of these lists of arguments in turn.
+template <class... Of>
+std::function<void(Examiner&)> cases(void (*examine)(Examiner&, Of...),
+                                     const std::vector<std::tuple<std::decay_t<Of>...>>& all) {
+  return [=](Examiner& judge) {
+    for (const auto& one : all) std::apply([&](const auto&... its) { examine(judge, its...); }, one);
+  };
 }
 
 struct Check {
@@ -109,22 +129,17 @@ inline std::string text_of(double x, const char* form = "%.9g") {
   return text;
 }
 inline std::string text_of(const std::string& text) { return text; }
-inline std::string text_of(const char* text) { return text; }
-// A list's first numbers, `most` of them.
-template <class List, class Text>
-std::string text_of(const List& list, size_t most, Text text_of_one) {
+// A list's first numbers.
+template <class T>
+std::string text_of(const std::vector<T>& list) {
+  constexpr size_t most = std::is_same_v<T, int> ? 24 : 12;
   std::string text = "[";
-  for (size_t i = 0; i < list.size() && i < most; i++) text += (i ? " " : "") + text_of_one(list[i]);
+  for (size_t i = 0; i < list.size() && i < most; i++) {
+    text += i ? " " : "";
+    if constexpr (std::is_same_v<T, double>) text += text_of(list[i], "%.4g");
+    else text += text_of(list[i]);
+  }
   return text + (list.size() > most ? " ...]" : "]");
-}
-inline std::string text_of(const std::vector<int>& list) {
-  return text_of(list, 24, [](int x) { return text_of(x); });
-}
-inline std::string text_of(const std::vector<float>& list) {
-  return text_of(list, 12, [](float x) { return text_of(x); });
-}
-inline std::string text_of(const std::vector<double>& list) {
-  return text_of(list, 12, [](double x) { return text_of(x, "%.4g"); });
 }
 // The parts one behind the other.
 template <class... Parts>

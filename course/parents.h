@@ -40,7 +40,7 @@ inline void set_parents(const std::vector<int>& depth) {
       if (depth[above] == depth[i] - 1) parents[i] = above;
 }
 inline bool sees_by_parents(int i, int j) {
-  while (i > j) i = parents[size_t(i)];
+  while (i > j) i = parents[i];
   return i == j;
 }
 

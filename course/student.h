@@ -17,6 +17,14 @@ Message answer(Message& question);
 // Prints a table.
 void measure();
 
+// The answer to a question about many (ask_of_each in judge.h): f(answer) takes one out of it and puts in its answer.
+template <class F>
+Message answer_each(Message& question, F f) {
+  Message answer;
+  for (int many = question.get<int>(); many > 0; many--) f(answer);
+  return answer;
+}
+
 // The seconds of the fastest of so many runs.
 template <class F>
 double fastest(int runs, F f) {

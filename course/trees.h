@@ -38,8 +38,7 @@ struct Trees {
         }
   }
   Message question(int kernel, int order) const {
-    Message message;
-    message.put(kernel).put(order).put(std::array<int, 4>{H, KV, D, slots});
+    Message message = Message().put(kernel).put(order).put(std::array<int, 4>{H, KV, D, slots});
     for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) message.put(*list);
     return message.put(qkv).put(keys).put(values);
   }
