@@ -161,7 +161,7 @@ cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; each kernel's r
 	$(call build,$(ON_CUDA) $(if $(filter command,$(origin GPU)),tests))
 	@sh tests/cuda/budgets.sh $(if $(filter command,$(origin GPU)),carry)
 single: $(BUILD)/nanospec_single.cu ## the core as one file, build/nanospec_single.cu; its first line says how to compile it
-$(BUILD)/nanospec_single.cu: $(wildcard machine/single* *.h *.cuh) machine/numbers.h
+$(BUILD)/nanospec_single.cu: $(wildcard machine/* *.h *.cuh)
 	@sh machine/single.sh >$@.tmp && mv $@.tmp $@ && head -4 $@
 
 # ---------------------------------------- Running and measuring

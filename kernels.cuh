@@ -12,7 +12,7 @@
 //   2. give it a row in tests/cuda/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed;
 //   4. if a machine can do better, write a tuned version in machine/ or cuda/, and in machine/tuned.h a `tuned` that
-//      calls it, with a line that says so (kHasTuned).
+//      calls it, with a line that says so (has_tuned).
 //
 // Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
 // writes have rows padded to a multiple of 16 numbers.

@@ -24,12 +24,10 @@ struct Batch {
   // Adds a root whose rows are a tree. Depths and ends count from the tree's first row.
   void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
     const int at = rows();
-    for (int i = 0; i < n; i++) {
-      token.push_back(tokens[i]);
-      depth.push_back(depths[i]);
-      end.push_back(at + ends[i]);
-      root.push_back(roots());
-    }
+    token.insert(token.end(), tokens, tokens + n);
+    depth.insert(depth.end(), depths, depths + n);
+    root.insert(root.end(), size_t(n), roots());
+    for (int i = 0; i < n; i++) end.push_back(at + ends[i]);
     first_row.push_back(at + n);
     first_slot.push_back(slot);
     past.push_back(keys_before);
@@ -75,13 +73,13 @@ class DeviceBatch {
   DeviceBatch(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
 
   void upload(const Batch& batch) {
-    int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
     const std::vector<int>* from[] = {&batch.token, &batch.target,    &batch.end,        &batch.depth,
                                       &batch.root,  &batch.first_row, &batch.first_slot, &batch.past};
     int* const to = host_.empty() ? ints_.data() : host_.data();
-    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
+    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + place(i));
     ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
-    forest = Forest{batch.rows(), batch.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
+    const auto at = [&](int i) { return ints_.data() + place(i); };
+    forest = Forest{batch.rows(), batch.roots(), at(2), at(3), at(4), at(5), at(6), at(7)};
   }
   bool holds(const Batch& batch) const { return batch.rows() <= rows_ && batch.roots() <= roots_; }
   const int* token() const { return token_; }
@@ -93,12 +91,8 @@ class DeviceBatch {
   int computed = 0;
 
  private:
-  int* end() const { return ints_.data() + 2 * size_t(rows_); }
-  int* depth() const { return ints_.data() + 3 * size_t(rows_); }
-  int* root() const { return ints_.data() + 4 * size_t(rows_); }
-  int* first_row() const { return ints_.data() + 5 * size_t(rows_); }
-  int* first_slot() const { return first_row() + roots_ + 1; }
-  int* past() const { return first_slot() + roots_; }
+  // Where the i-th of its arrays begins: those of upload(), of which the first five are of rows.
+  size_t place(int i) const { return size_t(smaller(i, 5)) * rows_ + size_t(larger(i - 5, 0)) * roots_ + (i > 5); }
 
   int rows_ = 0, roots_ = 0;
   Array<int> ints_;

@@ -22,9 +22,9 @@ namespace {
 // own code runs, or nothing does.
 const std::vector<std::string> kEngine = nanospec::split_at(
     "tree.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h machine/numbers.h "
-    "machine/single.sh machine/single.cpp machine/single_floor.cuh rules/verify.h growth/shapes.h growth/likeliest.h "
-    "growth/cost.h files/words.h cuda/machine.cuh course/warps.cuh course/race.h tests/cuda/emulator.h data/get.sh "
-    "data/pip.sh LICENSE",
+    "machine/single.sh machine/single.cpp machine/single_floor.cuh machine/launch.h machine/launch_gradients.h "
+    "machine/packing.h rules/verify.h growth/shapes.h growth/likeliest.h growth/cost.h files/words.h cuda/machine.cuh "
+    "course/warps.cuh course/race.h tests/cuda/emulator.h data/get.sh data/pip.sh LICENSE",
     ' ');
 // Folders of course/ that students do not get, or get elsewhere; and this program.
 const std::vector<std::string> kTeachers = {"teacher", "starter", "course.cpp", "README.md"};

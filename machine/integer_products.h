@@ -114,8 +114,7 @@ struct Products {
 // ---------------------------------------------------------------------------------------------------------------
 // The product: out (rows, N) = x (rows, K) W for the outputs begin .. end - 1 of one panel, which are multiples of 16
 
-constexpr bool kManyRegisters = Vec::registers == 32;
-constexpr int kIntegerRows = kManyRegisters ? 6 : 3, kOneTile = kManyRegisters ? 3 : 2;  // sums stay in registers
+constexpr int kIntegerRows = kTileRows, kOneTile = (kTileRows + 1) / 2;  // sums stay in registers
 constexpr int kUnpackedTiles = 6;  // so many tiles share codes that are unpacked once
 
 // Rows of activations, as a product reads them.

@@ -185,10 +185,7 @@ struct Pack<T, Quantized<bits, zero, has_min, floats>> {
 // Activations in 8 bits
 
 // x to the nearest whole number, ties to even; |x| is below 2^22. Adding 1.5 * 2^23 leaves no bits behind the point.
-HD inline float nearest(float x) {
-  constexpr float rounder = 12582912.0f;
-  return (x + rounder) - rounder;
-}
+HD inline float nearest(float x) { return (x + Format<float>::kRounder) - Format<float>::kRounder; }
 
 // What brings up to 32 activations to 8 bits, and back: the largest becomes 127.
 struct ActivationScale {

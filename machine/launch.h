@@ -97,13 +97,14 @@ void launch_early(int, const Op&) {}
 
 #ifdef PORTABLE
 constexpr bool kTuned = false;
-inline size_t attention_scratch(int, int, int, int) { return 0; }
 #else
 constexpr bool kTuned = true;
-size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // tuned.h, or cuda/attention.cuh
-#ifdef WITH_CUDA
-#define TUNED_CUDA  // the kernels of cuda/ are there
 #endif
+#if defined(WITH_CUDA) && !defined(PORTABLE)
+#define TUNED_CUDA                                                         // the kernels of cuda/ are there
+size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // cuda/attention.cuh
+#else
+inline size_t attention_scratch(int, int, int, int) { return 0; }
 #endif
 
 // Whether to run on the GPU: `device` is "auto", "cpu" or "cuda". Throws std::runtime_error if "cuda" is not possible.
@@ -231,19 +232,16 @@ void fill_cache(const Team& team, const Attention<T, S>& s) {
 // version for its number types says so here: then a call that fits none of them does not compile, where it would run
 // the portable version in silence. A program compiled with -DPORTABLE has no tuned versions.
 
-template <class Op>
-inline constexpr bool kHasPlain = false;
-template <class Op>
-inline constexpr bool kHasTuned = false;
-
+std::false_type has_plain(...);
+std::false_type has_tuned(...);
 template <class Op, class... Any>
 bool plain(const Team&, const Op&, const Any&...) {
-  static_assert(!kHasPlain<Op>, "plain() of this operation has other arguments");
+  static_assert(!decltype(has_plain(std::declval<Op>()))::value, "plain() of this operation has other arguments");
   return false;
 }
 template <class Op, class... Any>
 bool tuned(const Team&, const Op&, const Any&...) {
-  static_assert(!kHasTuned<Op>, "tuned() of this operation has other arguments");
+  static_assert(!decltype(has_tuned(std::declval<Op>()))::value, "tuned() of this operation has other arguments");
   return false;
 }
 // Whether the tuned matmul computes Matmul::norm; whether it writes the keys and values that it computes into the
@@ -253,16 +251,16 @@ bool normalizes(const Team&, const Matmul<T, W>&, int) {
   return false;
 }
 template <class W, class T, class S>
-bool product_writes_cache(const Team&, const Attention<T, S>&) {
-  return false;
+bool product_writes_cache(const Team& team, const Attention<T, S>& s) {
+  return kTuned && std::is_same<T, float>::value && team.cuda && !team.plain && s.computed == 0;
 }
 #ifdef WITH_CUDA
 template <class W>
-inline constexpr bool kHasPlain<Matmul<float, W>> = true;
+std::true_type has_plain(const Matmul<float, W>&);
 template <class S>
-inline constexpr bool kHasPlain<Attention<float, S>> = true;
+std::true_type has_plain(const Attention<float, S>&);
 template <class S>
-inline constexpr bool kHasPlain<KeepRows<S>> = true;
+std::true_type has_plain(const KeepRows<S>&);
 template <class W, class After>
 bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if (!team.plain || !s.w.cuda) return false;
@@ -398,14 +396,12 @@ struct Unpack {
 };
 template <class T, class W>
 void unpack(const Team& team, int rows, const Unpack<T, W>& s) {
-  launch(team, rows, s);
-}
-template <class T>
-void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
-  s.w.visit([&](const auto& w) {
-    using W = std::remove_pointer_t<decltype(w.data)>;
-    launch(team, rows, Unpack<T, W>{s.token, w, s.x, s.x_row});
-  });
+  if constexpr (std::is_same<W, AnyNumber>::value)
+    s.w.visit([&](const auto& w) {
+      using Its = std::remove_pointer_t<decltype(w.data)>;
+      launch(team, rows, Unpack<T, Its>{s.token, w, s.x, s.x_row});
+    });
+  else launch(team, rows, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -6,31 +6,28 @@
 
 namespace nanospec {
 
+// ---------------------------------------------------------------------------------------------------------------
+// Tree attention, the matmul, sums over rows, the loss; arrays zeroed
+
 // p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch
-// with rows computed before. Else on a GPU p is (R, H), and ds is not used.
+// with rows computed before. Else on a GPU p is (R, H), and ds is not used. A twin does all that stands here.
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
   tell(b);
-  const size_t numbers = b.at(b.forward.n_kv_head, 0);
-  const bool twin = has_twins<T>(team);  // it does all of this
-  if (!b.adds && !twin) {
-    zero(team, b.dk, numbers);
-    zero(team, b.dv, numbers);
+  if (!b.adds && !has_twins<T>(team)) {
+    zero(team, b.dk, b.at(b.forward.n_kv_head, 0));
+    zero(team, b.dv, b.at(b.forward.n_kv_head, 0));
   }
   if (!tuned(team, b, p)) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
   }
-  if (!twin) launch(team, f.rows, ReadCacheGradient<T>{b});
+  if (!has_twins<T>(team)) launch(team, f.rows, ReadCacheGradient<T>{b});
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// Sums over rows, the loss; arrays added and zeroed
-
-// Runs a sum over rows, op(group, 0, begin, end): a column operation of all rows at once. A group owns some columns,
-// and each sum belongs to one lane, which adds in order of rows. On a CPU a thread has one strip of columns, so that it
-// reads each row in one piece.
+// Runs a sum over rows, op(group, 0, begin, end): a column operation of all rows at once. Each sum belongs to one lane,
+// which adds in order of rows. On a CPU a thread has one strip of columns, so that it reads each row in one piece.
 constexpr int kChunk = 64;  // columns of a warp
 template <class Op>
 void launch_sums(const Team& team, int columns, const Op& op) {
@@ -53,7 +50,7 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 }
 // order: scratch (2, rows), used on a GPU alone.
 template <class T>
-void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
+void embed_backward(const Team& team, const EmbedBackward<T>& s, [[maybe_unused]] int* order) {
   if (!tuned(team, s, order)) launch_sums(team, s.channels, s);
 }
 template <class T>
@@ -76,7 +73,6 @@ template <class Op>
 void launch_sum(const Team& team, const Op& op) {
   if (!tuned(team, op)) launch(team, 1, SumRow<Op>{op});
 }
-struct Zeros {};  // what an Observer is told
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
   if (team.cuda) return zero_on_gpu(data, n * sizeof(T));

@@ -12,49 +12,40 @@
 #include <limits>
 #include <type_traits>
 
+// How a function and a loop are marked, for nvcc, clang++ and g++.
+//   HD            callable on host and device
+//   CALLS_EITHER  takes a function that may be callable on one of them only
+//   INDEPENDENT   the steps of the loop do not depend on each other: the compiler may vectorize it without a proof
+//   UNROLL        the loop has few steps, of a fixed number: unrolled, it has the array that it indexes in registers
+//   ROLLED        the loop must not be unrolled, so that the array it indexes takes no registers, or so that the sums
+//                 of its steps stay in registers: clang++ unrolls these too. g++ unrolls none unasked
+//   UNROLL_STEPS  on a GPU the loop is unrolled by kSteps steps, so that their loads from shared memory overlap
 #ifdef __CUDACC__
-#define HD __host__ __device__                         // callable on host and device
-#define CALLS_EITHER _Pragma("nv_exec_check_disable")  // takes a function that may be callable on one of them only
+#define HD __host__ __device__
+#define CALLS_EITHER _Pragma("nv_exec_check_disable")
+#define INDEPENDENT
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+#define UNROLL_STEPS _Pragma("unroll kSteps")
 #else
 #define HD
 #define CALLS_EITHER
+#define UNROLL_STEPS
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#define UNROLL _Pragma("GCC unroll 16")
+#define ROLLED
+#endif
 #endif
 // There is a GPU to compile for: a real one, by nvcc, or the one that tests/cuda/emulator.h emulates.
 #if defined(__CUDACC__) || defined(EMULATED_CUDA)
 #define WITH_CUDA
 #endif
 #define HD_INLINE HD __attribute__((always_inline)) inline  // compilers do not vectorize a loop that has a call in it
-
-// The steps of the loop do not depend on each other: the compiler may vectorize it without a proof.
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#elif defined(__GNUC__) && !defined(__CUDACC__)
-#define INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define INDEPENDENT
-#endif
-
-// The loop has few steps, and their number is fixed. It must be unrolled, so that the array it indexes is in registers.
-#if defined(__clang__) || defined(__CUDACC__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-// The loop must not be unrolled, so that the array it indexes takes no registers, or so that the sums of its steps stay
-// in registers: clang++ unrolls these too. g++ unrolls none unasked.
-#if defined(__CUDACC__)
-#define ROLLED _Pragma("unroll 1")
-#elif defined(__clang__)
-#define ROLLED _Pragma("clang loop unroll(disable)")
-#else
-#define ROLLED
-#endif
-// On a GPU the loop is unrolled by kSteps steps, so that their loads from shared memory overlap.
-#ifdef __CUDACC__
-#define UNROLL_STEPS _Pragma("unroll kSteps")
-#else
-#define UNROLL_STEPS
-#endif
 
 namespace nanospec {
 
@@ -96,7 +87,6 @@ struct bf16 {
   uint16_t bits;
 };
 HD inline float to_float(bf16 x) { return bits_as<float>(uint32_t(x.bits) << 16); }
-HD inline float to_float(float x) { return x; }
 HD inline bf16 to_bf16(float x) {  // rounds to nearest, ties to even; a NaN stays a NaN
   const uint32_t u = bits_as<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{uint16_t((u >> 16) | 0x40u)};
@@ -128,6 +118,7 @@ HD inline f16 to_f16(float x) {  // rounds to nearest, ties to even; a NaN stays
   return f16{uint16_t(sign | ((size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13))};
 }
 
+HD inline float to_float(float x) { return x; }
 HD inline double to_float(double x) { return x; }
 
 // x as a W, rounded to nearest.
@@ -174,32 +165,20 @@ HD constexpr T smaller(T a, T b) {
 // checks bounds just above them.
 
 template <class T>
-struct Format;
-template <>
-struct Format<float> {
-  using Bits = uint32_t;
-  static constexpr int kMantissa = 23;             // bits below the exponent
-  static constexpr float kBias = 127;              // of the exponent
-  static constexpr float kRounder = 12582912;      // 1.5 * 2^23: the low bits of x + kRounder are the integer nearest x
-  static constexpr float kLn2High = 0x1.62e3p-1f;  // ln 2 in so few bits that an exponent times it is exact,
-  static constexpr float kLn2Low = 0x1.2fefa4p-17f;                     // and the rest of ln 2
-  static constexpr float kLogLeast = -87.33654f, kLogMost = 88.72283f;  // exp is a normal number between these
-  static constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;   // the positive normal numbers
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  static constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-};
-template <>
-struct Format<double> {
-  using Bits = uint64_t;
-  static constexpr int kMantissa = 52;
-  static constexpr double kBias = 1023;
-  static constexpr double kRounder = 6755399441055744;  // 1.5 * 2^52
-  static constexpr double kLn2High = 0x1.62e42feep-1;
-  static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-  static constexpr double kLogLeast = -708.396418532264, kLogMost = 709.782712893384;
-  static constexpr double kLeast = 0x1p-1022, kMost = 0x1.fffffffffffffp1023;
-  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+struct Format {
+  static constexpr bool kFloat = sizeof(T) == 4;
+  using Limits = std::numeric_limits<T>;
+  using Bits = std::conditional_t<kFloat, uint32_t, uint64_t>;
+  static constexpr int kMantissa = Limits::digits - 1;  // bits below the exponent
+  static constexpr T kBias = Limits::max_exponent - 1;  // of the exponent
+  // 1.5 * 2^kMantissa: the low bits of x + kRounder are the integer nearest x.
+  static constexpr T kRounder = T(Bits(3) << kMantissa >> 1);
+  static constexpr T kLn2High = T(kFloat ? 0x1.62e3p-1 : 0x1.62e42feep-1);  // so few bits that an exponent times
+  static constexpr T kLn2Low = T(kFloat ? 0x1.2fefa4p-17 : 0x1.a39ef35793c76p-33);  // it is exact; the rest of ln 2
+  static constexpr T kLogLeast = T(kFloat ? -87.33654f : -708.396418532264);        // exp is a normal number from here
+  static constexpr T kLogMost = T(kFloat ? 88.72283f : 709.782712893384);           // to here
+  static constexpr T kLeast = Limits::min(), kMost = Limits::max();                 // the positive normal numbers
+  static constexpr T kInfinity = Limits::infinity(), kNaN = Limits::quiet_NaN();
 };
 
 // condition ? first : second, as arithmetic on the bits: gcc compiles `?:` to a branch, which stops vectorization.
@@ -215,13 +194,10 @@ template <class T>
 HD_INLINE T terms(T, T, double c0) {
   return T(c0);
 }
-template <class T>
-HD_INLINE T terms(T x, T, double c0, double c1) {
-  return fused(T(c1), x, T(c0));
-}
 template <class T, class... Rest>
 HD_INLINE T terms(T x, T xx, double c0, double c1, Rest... rest) {
-  return fused(terms(x, xx, rest...), xx, fused(T(c1), x, T(c0)));
+  if constexpr (sizeof...(rest) == 0) return fused(T(c1), x, T(c0));
+  else return fused(terms(x, xx, rest...), xx, fused(T(c1), x, T(c0)));
 }
 template <class T, class... Coefficients>
 HD_INLINE T polynomial(T x, Coefficients... c) {
@@ -580,26 +556,22 @@ struct Warp {
   }
   template <class T, class F>
   __device__ T sum(int n, F f) const {
-    T part = T(0);
-    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { part += x; });
-    return joined(part, [](T a, T b) { return a + b; });
+    return joined(n, T(0), f, [](T a, T b) { return a + b; });
   }
   template <class F>
   __device__ int count(int n, F f) const {
-    int part = 0;
-    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, bool x) { part += x; });
-    return joined(part, [](int a, int b) { return a + b; });
+    return joined(n, 0, f, [](int a, int b) { return a + b; });
   }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
-    T best = f(0);
-    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { best = larger(best, x); });
-    return joined(best, [](T a, T b) { return larger(a, b); });
+    return joined(n, T(f(0)), f, [](T a, T b) { return larger(a, b); });
   }
 
  private:
-  template <class T, class J>
-  __device__ static T joined(T part, J join) {
+  // A lane joins its numbers to `part`; then the lanes' parts are joined by halves.
+  template <class T, class F, class Join>
+  __device__ static T joined(int n, T part, F f, Join join) {
+    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { part = join(part, x); });
     for (int half = kLanes / 2; half > 0; half /= 2) part = join(part, __shfl_xor_sync(kEveryLane, part, half));
     __syncwarp();
     return part;

@@ -1,7 +1,7 @@
 // machine/packing.h: weights as a matmul reads them: packed into panels.
 //
-// In order: one piece of memory for several panels; panels of 8 to 4 bits, filled by blocks; `Weight`, one matrix of a
-// model packed for its products.
+// In order: panels of 8 to 4 bits, filled by blocks; a matrix, packed; one piece of memory for several panels;
+// `Weight`, one matrix of a model packed for its products.
 #pragma once
 
 #include <type_traits>
@@ -10,6 +10,35 @@
 #include "machine/launch.h"
 
 namespace nanospec {
+
+// Fills panels of 8 to 4 bits, a piece of `memory`: each(set) calls set(output, block of k, its numbers) for all
+// blocks.
+template <class Each>
+void set_blocks(Panels<AnyNumber> panels, Array<AnyNumber>& memory, Each each) {
+  const size_t at = size_t(panels.data - memory.data());
+  Array<AnyNumber> host(panels.cuda ? panels.size() : 0);
+  if (panels.cuda) panels.data = host.data();
+  panels.visit([&](const auto& to) {
+    if constexpr (kIsQuantized<std::remove_reference_t<decltype(*to.data)>>)
+      each([&](int output, int b, const IntegerBlock& block) { to.set(output, b, block); });
+  });
+  if (panels.cuda) memory.upload(host.data(), host.size(), at);
+}
+
+// Packs one matrix.
+template <class T, class W>
+void pack_panels(const Team& team, const Pack<T, W>& op) {
+  if constexpr (std::is_same<W, AnyNumber>::value)
+    op.to.visit([&](const auto& to) {
+      using Its = std::remove_pointer_t<decltype(to.data)>;
+      const Pack<T, Its> its{op.from, op.k_stride, op.n_stride, to};
+      launch(team, its.rows(), its);
+    });
+  else if (!tuned(team, op)) launch(team, op.rows(), op);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The weights of a model
 
 constexpr int kManyCaches = 16;  // panels of more than so many L2 caches come from far away
 
@@ -34,20 +63,6 @@ Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
   return memory;
 }
 
-// Fills panels of 8 to 4 bits, a piece of `memory`: each(set) calls set(output, block of k, its numbers) for all
-// blocks.
-template <class Each>
-void set_blocks(Panels<AnyNumber> panels, Array<AnyNumber>& memory, Each each) {
-  const size_t at = size_t(panels.data - memory.data());
-  Array<AnyNumber> host(panels.cuda ? panels.size() : 0);
-  if (panels.cuda) panels.data = host.data();
-  panels.visit([&](const auto& to) {
-    if constexpr (kIsQuantized<std::remove_reference_t<decltype(*to.data)>>)
-      each([&](int output, int b, const IntegerBlock& block) { to.set(output, b, block); });
-  });
-  if (panels.cuda) memory.upload(host.data(), host.size(), at);
-}
-
 // A weight for the matmul: packed for the forward; and, for training, its transpose packed for the backward. pack()
 // leaves out panels that have no memory.
 template <class T, class W>
@@ -59,11 +74,9 @@ struct Weight {
   Weight() = default;
   // stored: (in, out); if `tied` (out, in), as the embedding that is also the head.
   Weight(const T* stored, int in, int out, bool tied = false, const T* its_bias = nullptr)
-      : from(stored), bias(its_bias) {
+      : from(stored), bias(its_bias), k_stride(tied ? 1 : size_t(out)), n_stride(tied ? size_t(in) : 1) {
     forward.k = transposed.n = in;
     forward.n = transposed.k = out;
-    k_stride = tied ? 1 : size_t(out);
-    n_stride = tied ? size_t(in) : 1;
   }
   // Without panels: both products read the parameters as they are stored.
   void use_stored() {
@@ -74,23 +87,10 @@ struct Weight {
     }
   }
   void pack(const Team& team) const {
-    if (forward.data) pack(team, {from, k_stride, n_stride, forward});
-    if (transposed.data) pack(team, {from, n_stride, k_stride, transposed});
+    if (forward.data) pack_panels<T, W>(team, {from, k_stride, n_stride, forward});
+    if (transposed.data) pack_panels<T, W>(team, {from, n_stride, k_stride, transposed});
   }
   size_t bytes() const { return forward.size() * sizeof(W); }
-
- private:
-  static void pack(const Team& team, const Pack<T, W>& op) {
-    if constexpr (std::is_same<W, AnyNumber>::value) {
-      op.to.visit([&](const auto& to) {
-        using Its = std::remove_pointer_t<decltype(to.data)>;
-        const Pack<T, Its> its{op.from, op.k_stride, op.n_stride, to};
-        launch(team, its.rows(), its);
-      });
-    } else {
-      if (!tuned(team, op)) launch(team, op.rows(), op);
-    }
-  }
 };
 
 // Memory for the panels of all these weights: first those of the forward, in this order, then those of the backward,

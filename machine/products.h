@@ -77,7 +77,7 @@ inline void tile(const TileArguments<B>& s) {
     Vec lanes[R];
     UNROLL
     for (int r = 0; r < R; r++)
-      lanes[r] = load_lanes(b + (r * width / kGroup) * s.b_group + (r * width) % kGroup * kTogether<B>);
+      lanes[r] = load(b + (r * width / kGroup) * s.b_group + (r * width) % kGroup * kTogether<B>);
     multiply_add<B, 0>(acc, lanes, a, s.a_row);
     a += s.a_k;
     if constexpr (kTogether<B> == 2) {
@@ -202,7 +202,7 @@ void widen(const Panels<W>& w, int begin, int end, float* to) {
   const W* line = w.at(0, begin);
   for (int k = 0; k < w.k; k += together, line += w.width(begin) * together, to += columns * together)
     for (int n = 0; n < columns; n += Vec::width) {
-      const Vec lanes = load_lanes(line + n * together);
+      const Vec lanes = load(line + n * together);
       store(to + n, numbers_of<W, 0>(lanes));
       if (together == 2 && k + 1 < w.k) store(to + columns + n, numbers_of<W, 1>(lanes));
     }

@@ -175,12 +175,9 @@ inline void transpose_four(const float* from, ptrdiff_t stride, float* to) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// load_lanes() loads one vector; numbers_of() gives its numbers for one step of k. A float fills a lane, and a half
-// becomes one. Of two bf16 side by side the first is the lower half of the lane; a shift or a mask makes either a
-// float.
-inline Vec load_lanes(const float* p) { return load(p); }
-inline Vec load_lanes(const f16* p) { return load(p); }
-inline Vec load_lanes(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+// numbers_of() gives the numbers of a loaded vector for one step of k. A float fills a lane, and a half becomes one. Of
+// two bf16 side by side the first is the lower half of the lane; a shift or a mask makes either a float.
+inline Vec load(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
 template <class B, int step>
 inline Vec numbers_of(Vec lanes) {
   if constexpr (kTogether<B> == 1) return lanes;

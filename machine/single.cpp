@@ -20,13 +20,6 @@ namespace {
 
 constexpr int kUpdates = 1500, kBatch = 8, kBudget = 14, kNewTokens = 300;
 
-// Says how far the training is, on one line that is written again and again.
-void show_progress(int done, int updates, float loss, double seconds) {
-  fprintf(stderr, "\rupdate %d of %d: loss %.4f, %.0f s to go  ", done, updates, double(loss),
-          seconds / done * (updates - done));
-  if (done == updates) fprintf(stderr, "\n");
-}
-
 // Trains for so many updates; returns the weights.
 std::vector<float> train(const Config& config, const std::vector<int>& tokens, int updates, Pool& pool) {
   const int T = config.block_size, slots = pad64(T);
@@ -45,7 +38,10 @@ std::vector<float> train(const Config& config, const std::vector<int>& tokens, i
     update.learning_rate = cosine_rate(i, 50, updates, 8e-3, 1e-4);
     const float loss = trainer.step(batch, update);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    if (i % 10 == 9 || i + 1 == updates) show_progress(i + 1, updates, loss, taken.count());
+    const int done = i + 1;
+    if (done % 10 == 0 || done == updates)  // on one line, which is written again and again
+      fprintf(stderr, "\rupdate %d of %d: loss %.4f, %.0f s to go  %s", done, updates, double(loss),
+              taken.count() / done * (updates - done), done == updates ? "\n" : "");
   }
   std::vector<float> weights(trainer.weights.size());
   trainer.weights.download(weights.data(), weights.size());

@@ -1,6 +1,7 @@
 // machine/single_floor.cuh: the floor under the core as one file, which `make single` writes: how a machine runs an
 // operation, in the plainest way. It stands in the place of machine/, cuda/ and weights.h, gives the core's headers the
-// functions that they call, and computes the same bits. machine/single.sh puts each part of it where its title says.
+// functions that they call, and computes the same bits. machine/single.sh puts each part of it where its title says,
+// and in the place of a line of ++++ what stands in that file under that title.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -10,7 +11,7 @@
 // ======== before kernels.cuh
 // The floor: what runs an operation, in the plainest way: one thread of a CPU, or a GPU whose warps take a row each.
 //
-// In order: how a kernel starts; arrays in the machine's memory; the team that runs an operation; launch.
+// In order: how a kernel starts; memory; the team that runs an operation; launch; panels; arrays.
 
 #ifdef WITH_CUDA
 inline void check_cuda(cudaError_t error) {
@@ -34,59 +35,34 @@ __device__ S& shared() {
   __shared__ S memory;
   return memory;
 }
+// A warp runs a row.
+template <class Op>
+__global__ void row_kernel(Op op, int rows) {
+  const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
+  if (row < rows) op(Warp{}, row);
+}
+
+inline void* allocate_on_gpu(size_t bytes) {
+  void* data = nullptr;
+  check_cuda(cudaMalloc(&data, bytes));
+  check_cuda(cudaMemset(data, 0, bytes));
+  return data;
+}
+inline void free_on_gpu(void* data, size_t) { cudaFree(data); }
+inline void copy_by_gpu(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+}
+inline void zero_on_gpu(void* data, size_t bytes) { check_cuda(cudaMemset(data, 0, bytes)); }
 #else
 inline bool cuda_available() { return false; }
+inline void* allocate_on_gpu(size_t) { return nullptr; }
+inline void free_on_gpu(void*, size_t) {}
+inline void copy_by_gpu(void*, const void*, size_t) {}
+inline void zero_on_gpu(void*, size_t) {}
 #endif
 
-// Owns n zeroed numbers in the memory of the CPU or the GPU.
-template <class T>
-class Array {
- public:
-  Array() = default;
-  explicit Array(size_t n, bool cuda = false) : n_(n), cuda_(cuda) {
-#ifdef WITH_CUDA
-    if (cuda) check_cuda(cudaMalloc(&data_, n * sizeof(T)));
-    if (cuda) check_cuda(cudaMemset(data_, 0, n * sizeof(T)));
-#endif
-    if (!cuda) data_ = new T[n]();
-  }
-  Array(Array&& other) noexcept { *this = std::move(other); }
-  Array& operator=(Array&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(n_, other.n_);
-    std::swap(cuda_, other.cuda_);
-    return *this;
-  }
-  ~Array() {
-#ifdef WITH_CUDA
-    if (cuda_) cudaFree(data_);
-#endif
-    if (!cuda_) delete[] data_;
-  }
-  T* data() const { return data_; }
-  size_t size() const { return n_; }
-
-  void upload(const T* from, size_t n) { copy(data_, from, n); }
-  void download(T* to, size_t n) const { copy(to, data_, n); }
-  // The first n numbers where the host reads them: on a CPU here, of a GPU in `copied`.
-  const T* on_host(size_t n, std::vector<T>& copied) const {
-    if (!cuda_) return data_;
-    copied.resize(n);
-    download(copied.data(), n);
-    return copied.data();
-  }
-
- private:
-  void copy(T* to, const T* from, size_t n) const {
-#ifdef WITH_CUDA
-    if (cuda_) return check_cuda(cudaMemcpy(to, from, n * sizeof(T), cudaMemcpyDefault));
-#endif
-    std::copy_n(from, n, to);
-  }
-  T* data_ = nullptr;
-  size_t n_ = 0;
-  bool cuda_ = false;
-};
+inline void* allocate_zeroed(size_t bytes) { return memset(::operator new(bytes), 0, bytes); }
+inline void free_zeroed(void* data, size_t) { ::operator delete(data); }
 
 // Who runs an operation: one thread, which computes it, or launches it on the GPU. So it waits for nobody.
 struct Team {
@@ -120,13 +96,6 @@ void by_blocks(const Team& team, int first, int rows, size_t, const F& f) {
 }
 
 // Runs op(group, row) for each row.
-#ifdef WITH_CUDA
-template <class Op>
-__global__ void row_kernel(Op op, int rows) {
-  const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
-  if (row < rows) op(Warp{}, row);
-}
-#endif
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
 #ifdef WITH_CUDA
@@ -145,6 +114,8 @@ struct Panels {
   HD size_t size() const { return size_t(k) * ((n + 15) / 16 * 16); }
   HD W* at(int row, int column) const { return data + (size_t(column / 16) * k + row) * 16 + column % 16; }
 };
+
+// ++++++++ machine/launch.h: Memory
 
 // ======== after kernels.cuh
 // How the operations of a forward run
@@ -207,43 +178,12 @@ void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
   launch(team, layers * s.n_kv_head, s);
 }
 
-// A weight for the matmul: packed for the forward; and, for training, its transpose packed for the backward.
 template <class T, class W>
-struct Weight {
-  Panels<W> forward, transposed;
-  const T *from = nullptr, *bias = nullptr;  // as they are stored; the bias (out) may be null
-  size_t k_stride = 0, n_stride = 0;
-
-  Weight() = default;
-  // stored: (in, out); if `tied` (out, in), as the embedding that is also the head.
-  Weight(const T* stored, int in, int out, bool tied = false, const T* its_bias = nullptr)
-      : from(stored), bias(its_bias), k_stride(tied ? 1 : size_t(out)), n_stride(tied ? size_t(in) : 1) {
-    forward.k = transposed.n = in;
-    forward.n = transposed.k = out;
-  }
-  void pack(const Team& team) const {
-    const Pack<T, W> there{from, k_stride, n_stride, forward}, back{from, n_stride, k_stride, transposed};
-    launch(team, there.rows(), there);
-    if (transposed.data) launch(team, back.rows(), back);
-  }
-};
-// Memory for the panels of all these weights.
-template <class T, class W>
-Array<W> place_weights(const std::vector<Weight<T, W>*>& all, bool training, bool cuda) {
-  std::vector<Panels<W>*> panels;
-  for (Weight<T, W>* weight : all) panels.push_back(&weight->forward);
-  for (Weight<T, W>* weight : all)
-    if (training) panels.push_back(&weight->transposed);
-  size_t size = 0;
-  for (const Panels<W>* one : panels) size += one->size();
-  Array<W> memory(size, cuda);
-  W* next = memory.data();
-  for (Panels<W>* one : panels) {
-    one->cuda = cuda;
-    one->data = std::exchange(next, next + one->size());
-  }
-  return memory;
+void pack_panels(const Team& team, const Pack<T, W>& op) {
+  launch(team, op.rows(), op);
 }
+
+// ++++++++ machine/packing.h: The weights of a model
 
 // ======== after model.h
 // The weights of a model that decodes, out of the flat array of them all
@@ -264,68 +204,10 @@ Weights<float, W> load_weights(const Config& c, const float* flat, Dtype, const 
 // ======== after gradients.cuh
 // How the operations of a backward and of an update run
 
-template <class T>
-void zero(const Team& team, T* data, size_t n) {
-#ifdef WITH_CUDA
-  if (team.cuda) return check_cuda(cudaMemset(data, 0, n * sizeof(T)));
-#endif
-  if (!team.cuda) std::fill_n(data, n, T(0));
-}
 // to += from: on a CPU alone, for a GPU does not cut a batch into halves.
 template <class T>
 void add(const Team&, const T* from, T* to, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] += from[i];
 }
 
-// p, ds: (R, H, most keys) scratch.
-template <class T>
-void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
-  const Attention<T>& s = b.forward;
-  if (!b.adds) {
-    zero(team, b.dk, b.at(s.n_kv_head, 0));
-    zero(team, b.dv, b.at(s.n_kv_head, 0));
-  }
-  launch(team, s.forest.rows * s.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
-  launch(team, s.forest.roots * s.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
-  launch(team, s.forest.rows, ReadCacheGradient<T>{b});
-}
-
-// Runs a sum over rows: a column operation of all rows at once. Each sum belongs to one lane, which adds in order of
-// rows.
-template <class Op>
-void launch_sums(const Team& team, int columns, const Op& op) {
-  launch_columns(team, 1, columns, op);
-}
-template <class T>
-void norm_weights(const Team& team, const NormWeights<T>& s) {
-  launch_sums(team, s.channels, s);
-}
-template <class T>
-void embed_backward(const Team& team, const EmbedBackward<T>& s, int*) {
-  launch_sums(team, s.channels, s);
-}
-template <class T>
-void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
-  launch(team, s.inputs, s);
-  if (s.dbias) launch_sums(team, s.outputs, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
-}
-template <class T>
-void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
-  launch(team, rows, s);
-}
-
-// Mean or ClipFactor: a sum as an operation of one row.
-template <class Op>
-struct SumRow {
-  Op op;
-  template <class G>
-  HD void operator()(const G& g, int) const {
-    const float* const values = op.values;
-    const float sum = g.template sum<float>(op.n, [=](int i) { return values[i]; });
-    g.each(1, [&](int) { op.finish(sum); });
-  }
-};
-template <class Op>
-void launch_sum(const Team& team, const Op& op) {
-  launch(team, 1, SumRow<Op>{op});
-}
+// ++++++++ machine/launch_gradients.h: Tree attention, the matmul, sums over rows, the loss; arrays zeroed

@@ -15,21 +15,17 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <typeinfo>
+#include <utility>
 #include <vector>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "machine/numbers.h"
 
@@ -53,7 +49,7 @@ class Signal {
     for (; spins > 0; spins--) {
       if (const unsigned now = value(); now != old) return now;
 #if defined(__x86_64__)
-      _mm_pause();
+      __builtin_ia32_pause();
 #endif
     }
     if (const unsigned now = value(); now != old) return now;
@@ -108,6 +104,7 @@ void tell(const Op& op) {
   if (observer) observer->begins(typeid(Op), &op);
 }
 struct Waiting {};  // of half a team, for the other half: an operation too, for who looks on
+struct Zeros {};    // and so is zero()
 
 // A team runs a piece of work: each of its threads runs the same code on its share (SPMD). On a GPU the team is the one
 // host thread that launches kernels, and `cuda` is set. `plain`: for attention, gather and matmul it launches the
@@ -166,15 +163,12 @@ inline void move_to_cpu(int rank, int first) {
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
   std::vector<int> cpus;
-  int at = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-    if (CPU_ISSET(cpu, &all)) {
-      if (cpu == first) at = int(cpus.size());
-      cpus.push_back(cpu);
-    }
+    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
   if (cpus.empty()) return;
+  const size_t at = size_t(std::find(cpus.begin(), cpus.end(), first) - cpus.begin());
   CPU_ZERO(&one);
-  CPU_SET(cpus[size_t(at + rank) % cpus.size()], &one);
+  CPU_SET(cpus[(at + size_t(rank)) % cpus.size()], &one);
   sched_setaffinity(0, sizeof one, &one);
   sched_setaffinity(0, sizeof all, &all);
 }
@@ -211,8 +205,6 @@ class Pool {
                                "ulimit -v): use fewer, for instance --threads 1");
     }
   }
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
   ~Pool() { end(); }
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
@@ -412,16 +404,11 @@ inline float* scratch(size_t floats) {
   struct Block {
     float* data = nullptr;
     size_t floats = 0;
-    ~Block() { clear(); }
-    void clear() {
-      free_zeroed(data, floats * sizeof(float));
-      data = nullptr;
-      floats = 0;
-    }
+    ~Block() { free_zeroed(data, floats * sizeof(float)); }
   };
   static thread_local Block block;
   if (floats > block.floats) {
-    block.clear();
+    free_zeroed(std::exchange(block.data, nullptr), std::exchange(block.floats, 0) * sizeof(float));
     block.data = static_cast<float*>(allocate_zeroed(floats * sizeof(float)));
     block.floats = floats;
   }

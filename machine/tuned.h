@@ -18,46 +18,24 @@
 
 namespace nanospec {
 
-#ifndef WITH_CUDA
-inline size_t attention_scratch(int, int, int, int) { return 0; }  // of a GPU
-#endif
-
-template <>
-inline constexpr bool kHasTuned<Pack<float, float>> = true;
+std::true_type has_tuned(const Pack<float, float>&);
 template <class W>
-inline constexpr bool kHasTuned<Matmul<float, W>> = true;
-template <>
-inline constexpr bool kHasTuned<Drop<float>> = true;
+std::true_type has_tuned(const Matmul<float, W>&);
+std::true_type has_tuned(const Drop<float>&);
 template <class S>
-inline constexpr bool kHasTuned<Attention<float, S>> = true;
+std::true_type has_tuned(const Attention<float, S>&);
 #ifdef WITH_CUDA
-template <>
-inline constexpr bool kHasTuned<Norm<float>> = true;
-template <>
-inline constexpr bool kHasTuned<Rope<float>> = true;
+std::true_type has_tuned(const Norm<float>&);
+std::true_type has_tuned(const Rope<float>&);
 template <class S>
-inline constexpr bool kHasTuned<KeepRows<S>> = true;
-#endif
+std::true_type has_tuned(const KeepRows<S>&);
 
-inline bool tuned(const Team& team, const Pack<float, float>& s) {
-  const bool whole = s.to.n % kGroup == 0 && s.to.k % s.block == 0;
-  if (team.cuda || !whole || (s.n_stride != 1 && s.k_stride != 1)) return false;
-  tell(s);
-  pack_twin(team, s);
-  team.wait();
-  return true;
-}
-#ifdef WITH_CUDA
 // Whether the GPU's products run this column operation themselves. Others are launches of their own: the products take
 // long to compile, once for each.
 template <class After>
-inline constexpr bool kInProduct = false;
-template <>
-inline constexpr bool kInProduct<AddBias<float>> = true;
-template <>
-inline constexpr bool kInProduct<BiasGelu<float>> = true;
-template <>
-inline constexpr bool kInProduct<JoinResidual<float>> = true;
+inline constexpr bool kInProduct =
+    std::is_same<After, AddBias<float>>::value || std::is_same<After, BiasGelu<float>>::value ||
+    std::is_same<After, JoinResidual<float>>::value;
 template <class S>
 inline constexpr bool kInProduct<BiasAndCache<S>> = true;
 template <class W, class After>
@@ -69,7 +47,40 @@ void product_on_gpu(const Team& team, const Matmul<float, W>& s, int rows, const
     launch_columns(team, rows, s.w.n, after);
   }
 }
+
+template <class W>
+bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
+  if (!team.cuda || team.plain || !s.w.cuda) return false;
+  if constexpr (std::is_same<W, float>::value) return rows == 1 && by_fours(s.norm) && !s.w.stored;
+  if constexpr (std::is_same<W, bf16>::value) return rows <= 16 && by_fours(s.norm);
+  return false;
+}
+inline bool tuned(const Team& team, const Norm<float>& s, int rows) {
+  if (!team.cuda || rows > kDecodeRows) return false;
+  start_early(norm_kernel<kProductThreads>, rows, kProductThreads, s);
+  return true;
+}
+template <class S>
+bool tuned(const Team&, const Rope<float>& rope, int rows, const Attention<float, S>& heads) {
+  if (!heads.in_cache || rope.back) return false;
+  launch_early(rows * rope.heads, RotateIntoCache<S>{rope, heads});
+  return true;
+}
+template <class S>
+bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
+  if (team.cuda) gather_cuda(s, layers);
+  return team.cuda;
+}
 #endif
+
+inline bool tuned(const Team& team, const Pack<float, float>& s) {
+  const bool whole = s.to.n % kGroup == 0 && s.to.k % s.block == 0;
+  if (team.cuda || !whole || (s.n_stride != 1 && s.k_stride != 1)) return false;
+  tell(s);
+  pack_twin(team, s);
+  team.wait();
+  return true;
+}
 template <class W, class After>
 bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if (!team.cuda) {
@@ -90,30 +101,6 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 #endif
   return s.w.cuda;
 }
-#ifdef WITH_CUDA
-template <class W>
-bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
-  if (!team.cuda || team.plain || !s.w.cuda) return false;
-  if constexpr (std::is_same<W, float>::value) return rows == 1 && by_fours(s.norm) && !s.w.stored;
-  if constexpr (std::is_same<W, bf16>::value) return rows <= 16 && by_fours(s.norm);
-  return false;
-}
-template <class W, class S>
-bool product_writes_cache(const Team& team, const Attention<float, S>& s) {
-  return team.cuda && !team.plain && s.computed == 0;
-}
-inline bool tuned(const Team& team, const Norm<float>& s, int rows) {
-  if (!team.cuda || rows > kDecodeRows) return false;
-  start_early(norm_kernel<kProductThreads>, rows, kProductThreads, s);
-  return true;
-}
-template <class S>
-bool tuned(const Team&, const Rope<float>& rope, int rows, const Attention<float, S>& heads) {
-  if (!heads.in_cache || rope.back) return false;
-  launch_early(rows * rope.heads, RotateIntoCache<S>{rope, heads});
-  return true;
-}
-#endif
 // The matmul of queries, keys and values. On a GPU it writes keys and values into the cache. On a CPU, with one tree,
 // and as many heads for every thread, a thread computes those of the heads that it will use in attention: it need not
 // wait for the others, nor read what they wrote.
@@ -157,14 +144,6 @@ bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
 #endif
   return true;
 }
-#ifdef WITH_CUDA
-template <class S>
-bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
-  if (team.cuda) gather_cuda(s, layers);
-  return team.cuda;
-}
-#endif
-
 #ifdef INSTANTIATE  // machine/library.cpp
 #ifdef WITH_CUDA
 INSTANTIATE void matmul_cuda(int, const Matmul<float, float>&, const AddBias<float>&);

@@ -14,46 +14,16 @@ namespace nanospec {
 // Templates, so that a file without training compiles no kernels of training: of an inline function it compiles all.
 template <class T>
 using IfFloat = std::enable_if_t<std::is_same<T, float>::value>;
-template <>
-inline constexpr bool kHasTuned<MatmulGradient<float>> = true;
-template <>
-inline constexpr bool kHasTuned<AttentionBackward<float>> = true;
+std::true_type has_tuned(const MatmulGradient<float>&);
+std::true_type has_tuned(const AttentionBackward<float>&);
 #ifdef WITH_CUDA
-template <>
-inline constexpr bool kHasTuned<NormWeights<float>> = true;
-template <>
-inline constexpr bool kHasTuned<ColumnSum<float>> = true;
-template <>
-inline constexpr bool kHasTuned<EmbedBackward<float>> = true;
-template <>
-inline constexpr bool kHasTuned<CrossEntropy<float>> = true;
-template <>
-inline constexpr bool kHasTuned<Mean<float>> = true;
-template <>
-inline constexpr bool kHasTuned<ClipFactor<float>> = true;
-#endif
+std::true_type has_tuned(const NormWeights<float>&);
+std::true_type has_tuned(const ColumnSum<float>&);
+std::true_type has_tuned(const EmbedBackward<float>&);
+std::true_type has_tuned(const CrossEntropy<float>&);
+std::true_type has_tuned(const Mean<float>&);
+std::true_type has_tuned(const ClipFactor<float>&);
 
-inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
-  if (!team.cuda) matmul_gradient_twin(team, s);
-#ifdef WITH_CUDA
-  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
-#endif
-  return true;
-}
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* delta) {
-  if (!team.cuda) {
-    attention_backward_twin(team, b);
-    team.wait();
-    return true;
-  }
-  if (b.forward.computed > 0) return false;
-#ifdef WITH_CUDA
-  attention_backward_cuda(b, delta);
-#endif
-  return true;
-}
-#ifdef WITH_CUDA
 template <class T, class = IfFloat<T>>
 bool tuned(const Team& team, const NormWeights<T>& s) {
   if (!team.cuda || !s.mean) return false;
@@ -86,6 +56,26 @@ inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(tea
 inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
 #endif
 
+inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
+  if (!team.cuda) matmul_gradient_twin(team, s);
+#ifdef WITH_CUDA
+  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+#endif
+  return true;
+}
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* delta) {
+  if (!team.cuda) {
+    attention_backward_twin(team, b);
+    team.wait();
+    return true;
+  }
+  if (b.forward.computed > 0) return false;
+#ifdef WITH_CUDA
+  attention_backward_cuda(b, delta);
+#endif
+  return true;
+}
 #ifdef INSTANTIATE  // machine/library.cpp
 INSTANTIATE void attention_backward(const Team&, const AttentionBackward<float>&, float*, float*, int);
 #endif
