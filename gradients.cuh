@@ -210,7 +210,6 @@ struct AttentionBackwardQueries {
     const Attention<T>& s = b.forward;
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
-    if (!s.is_new(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     const T* dout = b.dout + size_t(row) * s.out_row + head * D;
@@ -245,7 +244,7 @@ struct AttentionBackwardQueries {
 };
 
 // Row r of this operation: one key of one root and key/value head. A key of the tree is seen by its subtree, the rows
-// key .. end[key] - 1; a key of the past by all rows of the root. Rows computed before are left out.
+// key .. end[key] - 1; a key of the past by all rows of the root.
 template <class T>
 struct AttentionBackwardKeys {
   AttentionBackward<T> b;
@@ -259,7 +258,7 @@ struct AttentionBackwardKeys {
     const int D = s.head_size, first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
     if (j >= past + last - first) return;
     const int own = j < past ? first : first + j - past, to = j < past ? last : f.end[own];
-    const int from = larger(own, s.first_new(root));
+    const int from = larger(own, 0);
     T *dk = b.dk + b.at(kv_head, f.first_slot[root] + j), *dv = b.dv + b.at(kv_head, f.first_slot[root] + j);
     g.each(D, [&](int d) {
       T k = dk[d], v = dv[d];
@@ -282,7 +281,6 @@ struct ReadCacheGradient {
   template <class G>
   HD void operator()(const G& g, int row) const {
     const Attention<T>& s = b.forward;
-    if (!s.is_new(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     T* k = b.dqkv + size_t(row) * s.qkv_row + s.n_head * D;
     T* v = k + s.n_kv_head * D;

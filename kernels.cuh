@@ -33,7 +33,11 @@ namespace nanospec {
 HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
 HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
 
-// The rows of one forward, in preorder, root after root. The arrays lie in the memory of the machine that runs it.
+// The rows of one forward, in preorder, root after root. The arrays lie in the memory of the machine that runs it. On a
+// CPU the first root may begin before row 0: an earlier forward has run these rows, and their keys and values are in
+// the cache. `end`, `depth` and `root` have numbers for them too, before their beginnings. This forward leaves them
+// alone; what its rows add to the gradients of their keys and values stays in dk and dv, for the backward of the
+// earlier one.
 struct Forest {
   int rows = 0, roots = 0;
   const int* end = nullptr;         // (rows) one past the last row of the row's subtree
@@ -146,16 +150,10 @@ struct Attention {
   int out_row;
   T* log_sum = nullptr;  // (rows, H) log of the sum of exp(scores), for the backward
   Dropout dropout = {};
-  // An earlier forward has computed the first so many rows of each root: their keys and values are in the cache. This
-  // one computes no output for them, and no gradient of their queries. What the other rows add to the gradients of
-  // their keys and values stays in dk and dv, for the backward of the earlier forward.
-  int computed = 0;
   bool in_cache = false;      // whether what computed qkv has written the rows' keys and values into the cache
   bool cache_is_read = true;  // whether a later forward reads them there
   int span = 0;               // how many positions a row sees, its own and those before it; 0: all
 
-  HD int first_new(int root) const { return forest.first_row[root] + computed; }
-  HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
   // So many positions, from the first on, lie beyond the span of a row; of one at that position.
@@ -178,7 +176,7 @@ struct Attention {
 
 // A column operation as a row operation. On a CPU its row is a whole row; on a GPU it is a strip of a row, because a
 // forward may have fewer rows than the GPU has room for warps, and a warp reads a long row serially.
-constexpr int kStrip = 4 * kLanes, kFewRowsStrip = kLanes;
+constexpr int kStrip = 4 * kLanes;
 template <class Op>
 struct Strips {
   Op op;
@@ -456,7 +454,6 @@ struct WriteCache {
   Attention<T, S> s;
   template <class G>
   HD void operator()(const G& g, int row) const {
-    if (!s.is_new(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + s.n_head * D;
     const T* v = k + s.n_kv_head * D;
@@ -478,7 +475,6 @@ struct AttentionForward {
   HD void operator()(const G& g, int item) const {
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
-    if (!s.is_new(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     T* w = weights + size_t(item) * most;

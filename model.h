@@ -151,10 +151,8 @@ inline std::vector<TensorSpec> tensor_table(const Config& config) { return table
 
 // How many numbers the flat array holds. It cannot overflow for sizes that were accepted there.
 inline uint64_t parameter_count(const Config& config) {
-  uint64_t count = 0;
-  Tensors<float>().each(
-      config, [&](const std::string&, const std::vector<int>& shape, float, float*&) { count += numbers_of(shape); });
-  return count;
+  const std::vector<TensorSpec> table = tensor_table(config);
+  return table.back().offset + table.back().size;
 }
 
 // The initial values of all tensors of a table: a pure function of the seed, the tensor's number and the value's index.
@@ -297,7 +295,7 @@ struct Activations {
   Config config;
   int R = 0, N = 0, slots = 0;  // rows of a forward, of its norms (see normalize()), of the cache
   bool training = false, cuda = false;
-  bool cache_is_read = true;  // whether a later forward reads what this one writes into the cache
+  bool cache_is_read = !training;  // whether a later forward reads what this one writes into the cache
 
   Activations() = default;
   Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool on_gpu)
@@ -364,17 +362,7 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  
 // last x. What they write is needed in the block alone.
 template <class T>
 Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
-  return {.x = x.at,
-          .x_row = x.stride,
-          .channels = c.n_embd,
-          .weight = weight,
-          .bias = bias,
-          .y = y.at,
-          .y_row = y.stride,
-          .mean = mean,
-          .rstd = rstd,
-          .center = c.center,
-          .epsilon = T(c.norm_epsilon)};
+  return {x.at, x.stride, c.n_embd, weight, bias, y.at, y.stride, mean, rstd, c.center, T(c.norm_epsilon)};
 }
 template <class T, class S, class W>
 Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
@@ -433,26 +421,24 @@ void embed(const Team& team, const Config& c, const Weights<T, W>& w, const Devi
   drop(team, R, Drop<T>{x, x, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
 }
 
-// The attention of layer l, over all rows. W: of the weights, for their product may write the cache.
-template <class W, class T, class S>
+// The attention of layer l, over all rows.
+template <class T, class S>
 Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const Activations<T, S>& a, int l,
                              const Dropout& dropout) {
-  Attention<T, S> heads{.forest = batch.forest,
-                        .n_head = a.H,
-                        .n_kv_head = a.KV,
-                        .head_size = a.D,
-                        .qkv = a.qkv.at(l, 0),
-                        .qkv_row = a.Q,
-                        .cache = a.cache(l),
-                        .out = a.att.at(l, 0),
-                        .out_row = a.A,
-                        .log_sum = a.log_sum.at(l, 0),
-                        .dropout = dropout_at(dropout, l, kDropAttention),
-                        .computed = batch.computed,
-                        .cache_is_read = a.cache_is_read,
-                        .span = a.config.span};
-  heads.in_cache = !a.config.qk_norm && product_writes_cache<W>(team, heads);
-  return heads;
+  return {.forest = batch.forest,
+          .n_head = a.H,
+          .n_kv_head = a.KV,
+          .head_size = a.D,
+          .qkv = a.qkv.at(l, 0),
+          .qkv_row = a.Q,
+          .cache = a.cache(l),
+          .out = a.att.at(l, 0),
+          .out_row = a.A,
+          .log_sum = a.log_sum.at(l, 0),
+          .dropout = dropout_at(dropout, l, kDropAttention),
+          .in_cache = !a.config.qk_norm && product_writes_cache<T>(team),
+          .cache_is_read = a.cache_is_read,
+          .span = a.config.span};
 }
 
 // The norms of each head's queries and keys, over the rows of a block.
@@ -470,14 +456,8 @@ HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l,
 template <class T, class S>
 void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
   b.team.wait();
-  const Rope<T> rope{.forest = heads.forest,
-                     .first = b.row,
-                     .qkv = qkv,
-                     .qkv_row = heads.qkv_row,
-                     .heads = heads.n_head + heads.n_kv_head,
-                     .head_size = heads.head_size,
-                     .table = table.data(),
-                     .back = back};
+  const int turned = heads.n_head + heads.n_kv_head;
+  const Rope<T> rope{heads.forest, b.row, qkv, heads.qkv_row, turned, heads.head_size, table.data(), back};
   rotate(b.team, b.rows, rope, heads);
 }
 
@@ -514,18 +494,16 @@ void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual,
 // Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
 // thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
 // layers than the model: then only the first ones run. With no logits of the last layer the cache is filled alone.
-// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x; only then may an earlier forward
-// have run the first rows (batch.computed).
+// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x.
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, int with_logits, const Dropout& dropout = {}) {
-  const int first = batch.computed, R = batch.forest.rows - first;
-  const auto blocks = [&](const auto& f) { by_blocks(team, first, R, a.row_bytes(), f); };
+  const auto blocks = [&](const auto& f) { by_blocks(team, batch.forest.rows, a.row_bytes(), f); };
   if (c.vocab_size) embed(team, c, w, batch, a, dropout);
 
   for (int l = 0; l < c.n_layer; l++) {
     const auto& layer = w.layers[l];
-    const Attention<T, S> heads = attention_of<W>(team, batch, a, l, dropout);
+    const Attention<T, S> heads = attention_of(team, batch, a, l, dropout);
     // qkv (R, Q) = norm_1(x) W + b, queries and keys turned by their positions
     blocks([&](const RowBlock& b) {
       const Normalized<T> x = normalize(b, norm_1(a, w, l, b), a.training);
@@ -552,7 +530,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   }
   if (with_logits == 0 || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
-  by_blocks(team, 0, with_logits, a.row_bytes(), [&](const RowBlock& b) {
+  by_blocks(team, with_logits, a.row_bytes(), [&](const RowBlock& b) {
     const Normalized<T> x = normalize(b, last_norm(a, w, c.n_layer, b), a.training);
     matmul(b.team, b.rows, product(x, w.head.forward, a.logits(0, b)));
     b.team.wait();

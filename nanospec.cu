@@ -104,8 +104,24 @@ struct Engine::Parts {
     return shapes[key];
   }
 
+  // How a text is decoded. What is learned of a drafter holds for one rule, noise and sampling.
   Decoding decoding(const Method& method, const Meaning& meaning, bool drafts, const Sampling& sampling,
-                    int max_new_tokens);
+                    int max_new_tokens) {
+    Decoding decoding;
+    if (drafts) decoding.shape = ready(meaning.shape, method.drafter, sampling.temperature);
+    decoding.rule = meaning.rule;
+    decoding.ahead = meaning.ahead;
+    decoding.sampling = sampling;
+    decoding.max_new_tokens = max_new_tokens;
+    decoding.knows_noise = method.knows_noise;
+    decoding.cost = cost;
+    std::shared_ptr<Experience>& experience =
+        experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
+                    method.ahead + " " + sampling_text(sampling)];
+    if (!experience) experience = std::make_shared<Experience>();
+    decoding.experience = experience;
+    return decoding;
+  }
 };
 
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
@@ -116,27 +132,8 @@ const Config& Engine::config() const { return parts_->loaded.config; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 std::string Engine::dtype() const { return kDtypes[int(parts_->dtype)]; }
 int Engine::seats() const { return parts_->target.seats(); }
-int Engine::threads() const { return parts_->target.threads(); }
-double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
-
-// How a text is decoded. What is learned of a drafter holds for one rule, noise and sampling.
-Decoding Engine::Parts::decoding(const Method& method, const Meaning& meaning, bool drafts, const Sampling& sampling,
-                                 int max_new_tokens) {
-  Decoding decoding;
-  if (drafts) decoding.shape = ready(meaning.shape, method.drafter, sampling.temperature);
-  decoding.rule = meaning.rule;
-  decoding.ahead = meaning.ahead;
-  decoding.sampling = sampling;
-  decoding.max_new_tokens = max_new_tokens;
-  decoding.knows_noise = method.knows_noise;
-  decoding.cost = cost;
-  std::shared_ptr<Experience>& experience =
-      experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") + method.ahead +
-                  " " + sampling_text(sampling)];
-  if (!experience) experience = std::make_shared<Experience>();
-  decoding.experience = experience;
-  return decoding;
-}
+int Engine::threads() const { return parts_->target.pool()->size(); }
+double Engine::weight_bytes() const { return double(parts_->target.weights().bytes()); }
 
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
@@ -237,7 +234,7 @@ double Probe::prefill_seconds(int tokens) {
   parts_->target.prefill(text.data(), tokens);
   return watch.lap();
 }
-double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
+double Probe::weight_bytes() const { return double(parts_->target.weights().bytes()); }
 double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
 
 }  // namespace nanospec

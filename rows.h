@@ -78,21 +78,18 @@ class DeviceBatch {
     int* const to = host_.empty() ? ints_.data() : host_.data();
     for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + place(i));
     ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
-    const auto at = [&](int i) { return ints_.data() + place(i); };
-    forest = Forest{batch.rows(), batch.roots(), at(2), at(3), at(4), at(5), at(6), at(7)};
+    forest = {batch.rows(), batch.roots(), at(2), at(3), at(4), at(5), at(6), at(7)};
   }
   bool holds(const Batch& batch) const { return batch.rows() <= rows_ && batch.roots() <= roots_; }
   const int* token() const { return token_; }
-  int* target() const { return ints_.data() + rows_; }
+  int* target() const { return at(1); }
 
   Forest forest;
-  // How many of its rows, all of one root, an earlier forward has run: see Attention::computed. They are left alone.
-  // For networks without a vocabulary.
-  int computed = 0;
 
  private:
   // Where the i-th of its arrays begins: those of upload(), of which the first five are of rows.
   size_t place(int i) const { return size_t(smaller(i, 5)) * rows_ + size_t(larger(i - 5, 0)) * roots_ + (i > 5); }
+  int* at(int i) const { return ints_.data() + place(i); }
 
   int rows_ = 0, roots_ = 0;
   Array<int> ints_;

@@ -132,11 +132,6 @@ HD_INLINE float exponential(uint32_t bits) {
 // The largest error of all 2^32 draws is 3.1e-7, relative where the draw is above 1.
 HD_INLINE float gumbel(float exponential) { return -log_normal(scaled(exponential)); }
 
-// A uniform number in (0, 1), for rules that draw more than the noise. `item` tells apart the draws at one index.
-inline double chance(const Sampling& sampling, Stream stream, int64_t index, int item) {
-  return uniform(random_bits(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(item)));
-}
-
 // Noise is computed in blocks of tokens: one call of Philox serves four tokens, those that one lane visits.
 constexpr int kNoiseBlock = 4 * kLanes;
 
@@ -203,10 +198,13 @@ HD int pick(Group group, const float* logits, const float* noise, int vocab, con
       vocab, [=](int x) { return ranked(logits[x] >= least ? fused(t, noise[x], logits[x]) : dropped, x); }));
   // end
 }
+inline int pick(const float* logits, const float* noise, int vocab, const Sampling& sampling) {
+  return pick(Solo{}, logits, noise, vocab, sampling);
+}
 
 // p: (V) the distribution that `pick` samples: softmax(logits / temperature) over the kept tokens, 0 for the others.
-template <class Group>
-HD void distribution(Group group, const float* logits, int vocab, const Sampling& sampling, float* p) {
+template <class Group = Solo>
+HD void distribution(const float* logits, int vocab, const Sampling& sampling, float* p, Group group = {}) {
   const int64_t best = group.template largest<int64_t>(vocab, [=](int x) { return ranked(logits[x], x); });
   if (sampling.temperature == 0 || key_of(best) == kNotANumber)
     return group.each(vocab, [=](int x) { p[x] = x == token_of(best) ? 1.0f : 0.0f; });
@@ -217,32 +215,10 @@ HD void distribution(Group group, const float* logits, int vocab, const Sampling
   group.each(vocab, [=](int x) { p[x] /= total; });
 }
 
-inline int pick(const float* logits, const float* noise, int vocab, const Sampling& sampling) {
-  return pick(Solo{}, logits, noise, vocab, sampling);
-}
-inline void distribution(const float* logits, int vocab, const Sampling& sampling, float* p) {
-  distribution(Solo{}, logits, vocab, sampling, p);
-}
-
-// Draws token x with chance weights[x] / sum(weights). u: uniform in (0, 1); weights: (V) >= 0. If all are 0, token 0.
-template <class Number>
-int draw(const Number* weights, int vocab, double u) {
-  double total = 0, sum = 0;
-  for (int x = 0; x < vocab; x++) total += weights[x];
-  int last = 0;
-  for (int x = 0; x < vocab; x++) {
-    if (!(weights[x] > 0)) continue;
-    sum += weights[x];
-    last = x;
-    if (sum > u * total) break;
-  }
-  return last;
-}
-
 #ifdef INSTANTIATE  // machine/sampling.cpp
 INSTANTIATE void make_noise(Solo, const Sampling&, Stream, int64_t, int, float*);
 INSTANTIATE int pick(Solo, const float*, const float*, int, const Sampling&);
-INSTANTIATE void distribution(Solo, const float*, int, const Sampling&, float*);
+INSTANTIATE void distribution(const float*, int, const Sampling&, float*, Solo);
 #endif
 
 }  // namespace nanospec

@@ -69,17 +69,13 @@ class Target {
 
   int block_size() const { return config_.block_size; }
   int vocab_size() const { return config_.vocab_size; }
-  int layers() const { return config_.n_layer; }
-  int channels() const { return config_.n_embd; }
   int most_rows() const { return most_rows_; }  // of a seat, in one forward
   int all_rows() const { return all_rows_; }    // of all seats
-  int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
   const auto& activations() const { return activations_; }
   const Config& config() const { return config_; }
   const Weights<float, AnyNumber>& weights() const { return weights_; }
-  size_t weight_bytes() const { return weights_.bytes(); }
   // Bytes of keys and values that a row reads for each position before it.
   size_t cache_bytes() const {
     const auto bytes = [](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); };
@@ -117,16 +113,17 @@ class Target {
     for (Seat& seat : seats_) seat.cached.clear();
   }
   // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
-  // layers: how many layers run before the final norm and the head; 0: all.
-  void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
+  void forward(const int* token, const int* depth, const int* end, int n) {
     clear_rows();
     add_tree(token, depth, end, n);
-    run_rows(n, layers);
+    run_rows(n);
   }
   // The same for the trees of several seats: clear_rows(); add_tree() of each; run_rows(n, layers). The first n rows
-  // have logits.
+  // have logits. layers: how many layers run before the final norm and the head; 0: all. Throws std::length_error where
+  // there is no room for a tree.
   void clear_rows() { rows_.clear(); }
   void add_tree(const int* token, const int* depth, const int* end, int n) {
+    if (n > most_rows_ || rows_.rows() + n > all_rows_) throw std::length_error("no room for a tree");
     overwrite();
     seat_->first_row = rows_.rows();
     rows_.add_tree(token, depth, end, n, first_slot(), past());

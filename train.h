@@ -45,15 +45,7 @@ struct Gradients {
 // The gradient of a weight (in, out) and its bias: of out = x W + b, where dy is the gradient of out.
 template <class T>
 MatmulGradient<T> weight_gradient(int rows, View<T> x, int in, View<T> dy, int out, T* dw, T* dbias) {
-  return {.rows = rows,
-          .inputs = in,
-          .outputs = out,
-          .x = x.at,
-          .x_row = x.stride,
-          .dy = dy.at,
-          .dy_row = dy.stride,
-          .dw = dw,
-          .dbias = dbias};
+  return {rows, in, out, x.at, x.stride, dy.at, dy.stride, dw, dbias};
 }
 // The gradients of a norm's weight and bias.
 template <class T>
@@ -97,7 +89,7 @@ void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, co
   zero(team, g.stream.data(), size_t(all.rows) * a.C);
   matmul_gradient(team, weight_gradient<T>(all.rows, a.logits(0, all), c.vocab_size, a.norm_f(0, all), c.n_embd,
                                            c.tied ? d.wte : d.lm_head, nullptr));
-  by_blocks(team, 0, all.rows, a.row_bytes(), [&](const RowBlock& b) {
+  by_blocks(team, all.rows, a.row_bytes(), [&](const RowBlock& b) {
     back_to_stream(b, a.logits(0, b), w.head, last_norm(a, w, c.n_layer, b), g.norm(0, b), g.stream(0, b));
   });
   norm_weights(team, norm_gradient(all.rows, last_norm(a, w, c.n_layer, all), g.norm(0, all), d.ln_f, d.ln_f_bias));
@@ -127,12 +119,11 @@ void head_norms_backward(const RowBlock& all, const Activations<T>& a, const Wei
 template <class T, class W>
 void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
               const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
-  const int first = batch.computed, R = batch.forest.rows - first;
-  const int C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
-  const RowBlock all{team, first, R, first};
+  const int R = batch.forest.rows, C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
+  const RowBlock all{team, 0, R, 0};
   // Norms and act are computed again, and all rows of them are kept, for the gradients of weights.
   const auto blocks = [&](const auto& f) {
-    by_blocks(team, first, R, a.row_bytes(), [&](const RowBlock& b) { f(RowBlock{b.team, b.row, b.rows, b.row}); });
+    by_blocks(team, R, a.row_bytes(), [&](const RowBlock& b) { f(RowBlock{b.team, b.row, b.rows, b.row}); });
   };
   // The gradient that flows from the stream into a branch, through the branch's dropout, lies in dout.
   const Rows<T>& dout = dropout.rate == 0 ? g.stream : g.branch;
@@ -165,7 +156,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     norm_weights(team, norm_gradient(R, norm_2(a, w, l, all), g.norm(0, all), dl.ln_2, dl.ln_2_bias));
     matmul_gradient(team, weight_gradient(R, a.att(l, all), A, dout(0, all), C, dl.proj, dl.proj_bias));
     // att = attention(qkv, cache)
-    const Attention<T> heads = attention_of<W>(team, batch, a, l, dropout);
+    const Attention<T> heads = attention_of(team, batch, a, l, dropout);
     attention_backward(
         team, AttentionBackward<T>{heads, g.att.data(), g.k.at(l, 0), g.v.at(l, 0), g.qkv.data(), g.past_gradients},
         g.p.data(), g.ds.data(), a.slots);
@@ -285,24 +276,18 @@ class Trainer : public Trained<T> {
 
   // The mean cross-entropy of batch.target (natural logarithm).
   T loss(const Batch& batch, const Dropout& dropout = {}) {
-    upload(batch);
-    pool_.run([&](const Team& team) { loss_of_batch(team, false, dropout); });
-    return read(loss_);
+    return run(batch, [&](const Team& team) { loss_of_batch(team, false, dropout); });
   }
   // The same, and sets `gradient`: of the loss, over `parts` where it is one part of so many.
   T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
-    upload(batch);
-    pool_.run([&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
-    return read(loss_);
+    return run(batch, [&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
   }
   // One update of training; returns the loss before it.
   T step(const Batch& batch, const Update& update, const Dropout& dropout = {}) {
-    upload(batch);
-    pool_.run([&](const Team& team) {
+    return run(batch, [&](const Team& team) {
       loss_of_batch(team, true, dropout);
       this->apply(team, update);
     });
-    return read(loss_);
   }
 
  private:
@@ -320,9 +305,7 @@ class Trainer : public Trained<T> {
           by_name(c, sums.data()),
           activations(c, b.rows(), b.slots(), true, pool.size(), pool.cuda()),
           gradients{activations},
-          batch(b.rows(), b.roots(), pool.cuda()) {
-      activations.cache_is_read = false;
-    }
+          batch(b.rows(), b.roots(), pool.cuda()) {}
   };
 
   void upload(const Batch& batch) {
@@ -342,10 +325,14 @@ class Trainer : public Trained<T> {
     }
     rows_ = batch.rows();
   }
-  T read(const Array<T>& one) const {
-    T value = 0;
-    one.download(&value, 1);
-    return value;
+  // Runs f(team) on the batch; returns the loss.
+  template <class F>
+  T run(const Batch& batch, F f) {
+    upload(batch);
+    pool_.run(f);
+    T loss = 0;
+    loss_.download(&loss, 1);
+    return loss;
   }
   // Sets loss_ and, with_gradient, the gradient of the loss over `parts`.
   void loss_of_batch(const Team& team, bool with_gradient, const Dropout& dropout, int parts = 1) {

@@ -19,37 +19,24 @@ struct TensorSource {
   std::function<void(const TensorSpec& spec, float* to)> read;
   std::function<Dtype(const TensorSpec& spec)> type = [](const TensorSpec&) { return Dtype::fp32; };
   std::function<void(const TensorSpec& spec, const SetBlock& set)> blocks;
-  TensorSource(std::function<void(const TensorSpec&, float*)> reader = nullptr) : read(std::move(reader)) {}
+  TensorSource() = default;
   TensorSource(const float* flat)
       : read([flat](const TensorSpec& spec, float* to) { std::copy_n(flat + spec.offset, spec.size, to); }) {}
 };
 
-// Where one tensor of the table goes.
+// Where one tensor of the table goes: it stays as it is, or is packed.
 template <class W>
 struct Destination {
   TensorSpec spec;
-  Dtype type;                          // how it is held
+  Dtype type;                          // how it is held: as the user or the source says
+  bool in_blocks;                      // whether the source has the panels' own blocks
   float* kept = nullptr;               // in Weights::stored: norms, biases, wpe, and wte where it is not quantized
   Weight<float, W>* packed = nullptr;  // or the matrix whose panels it becomes
-  bool in_blocks = false;              // whether the source has the panels' own blocks
-};
 
-// Which tensors stay as they are and which are packed, with the number type that the user or the source says.
-template <class W>
-std::vector<Destination<W>> destinations(const Config& c, const TensorSource& source, Dtype dtype) {
-  std::vector<Destination<W>> all;
-  for (const TensorSpec& spec : tensor_table(c)) {
-    const Dtype stored = source.type(spec), type = dtype == Dtype::as_stored ? stored : dtype;
-    all.push_back({spec, type});
-    all.back().in_blocks = is_quantized(type) && stored == type;
+  bool stays() const {
+    return !spec.decay || spec.name == "wpe.weight" || (spec.name == "wte.weight" && !is_quantized(type));
   }
-  return all;
-}
-template <class W>
-bool stays(const Destination<W>& one) {
-  const std::string& name = one.spec.name;
-  return !one.spec.decay || name == "wpe.weight" || (name == "wte.weight" && !is_quantized(one.type));
-}
+};
 
 // Brings tensors to their places one at a time, by way of memory for the largest of them.
 template <class W>
@@ -81,20 +68,24 @@ template <class W>
 Weights<float, W> load_weights(const Config& c, const TensorSource& source, Dtype dtype, Pool& pool) {
   const bool cuda = pool.cuda();
   Weights<float, W> w;
-  std::vector<Destination<W>> all = destinations<W>(c, source, dtype);
-  const bool packs_wte = !stays(all[0]);
+  std::vector<Destination<W>> all;
+  for (const TensorSpec& spec : tensor_table(c)) {
+    const Dtype stored = source.type(spec), type = dtype == Dtype::as_stored ? stored : dtype;
+    all.push_back({spec, type, is_quantized(type) && stored == type});
+  }
+  const bool packs_wte = !all[0].stays();
 
   // What stays: one array, into which w.tensors points.
   size_t stay = 0, largest = 0;
   for (const auto& one : all) {
-    if (stays(one)) stay += one.spec.size;
-    if (stays(one) ? cuda : !one.in_blocks) largest = std::max(largest, one.spec.size);
+    if (one.stays()) stay += one.spec.size;
+    if (one.stays() ? cuda : !one.in_blocks) largest = std::max(largest, one.spec.size);
   }
   w.stored = Array<float>(stay, cuda);
   auto next = all.begin();
   float* place = w.stored.data();
   w.tensors.each(c, [&](const std::string&, const std::vector<int>&, float, const float*& tensor) {
-    if (stays(*next)) next->kept = std::exchange(place, place + next->spec.size);
+    if (next->stays()) next->kept = std::exchange(place, place + next->spec.size);
     tensor = next++->kept;
   });
 
@@ -106,7 +97,7 @@ Weights<float, W> load_weights(const Config& c, const TensorSource& source, Dtyp
   if (packs_wte && !c.tied) matrices.push_back(&wte);
   auto matrix = in_table.begin();
   for (auto& one : all)
-    if (!stays(one)) {
+    if (!one.stays()) {
       one.packed = *matrix++;
       one.packed->forward.dtype = one.type;
     }

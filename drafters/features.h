@@ -20,9 +20,9 @@ inline std::vector<int> feature_layers(int n_layer) { return {(n_layer + 3) / 4,
 // Of each row of the target's last forward the residual stream after these layers (1 .. n_layer), side by side.
 class Features {
  public:
-  explicit Features(const Target& target) : Features(target, feature_layers(target.layers())) {}
+  explicit Features(const Target& target) : Features(target, feature_layers(target.config().n_layer)) {}
   Features(const Target& target, std::vector<int> layers)
-      : target_(target), layers_(std::move(layers)), C_(size_t(target.channels())) {
+      : target_(target), layers_(std::move(layers)), C_(size_t(target.config().n_embd)) {
     if (!target.cuda()) rows_.resize(size_t(target.most_rows()) * layers_.size() * C_);
   }
 
@@ -47,7 +47,7 @@ class Features {
 // The target's embeddings of n tokens, on a CPU. Every thread of the team calls it.
 inline void embed(const Target& target, const Team& team, int n, const int* token, View<float> to) {
   const auto& weights = target.weights();
-  const int C = target.channels();
+  const int C = target.config().n_embd;
   if (weights.symbols.data) return unpack(team, n, Unpack<float, AnyNumber>{token, weights.symbols, to.at, to.stride});
   const Range mine = team.share(n);
   for (int row = mine.begin; row < mine.end; row++)
@@ -59,7 +59,7 @@ inline void embed(const Target& target, const Team& team, int n, const int* toke
 inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   const auto& weights = target.weights();
   if (!weights.symbols.data) return weights.tensors.wte;
-  const int V = target.vocab_size(), C = target.channels();
+  const int V = target.vocab_size(), C = target.config().n_embd;
   const std::vector<int> tokens = numbers_to(V);
   unpacked = Array<float>(size_t(V) * size_t(C));
   target.on_threads(V, [&](const Team& team) { embed(target, team, V, tokens.data(), {unpacked.data(), C}); });

@@ -178,11 +178,11 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
   team.wait();
 }
 
-// All slots have the same x: copies row `first` to the n - 1 rows after it.
+// All slots have the same x: copies it to n rows, from `first` on.
 template <class T>
-void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, const ParallelActivations<T>& a) {
-  const Range mine = team.share(n - 1);
-  for (int i = mine.begin; i < mine.end; i++) std::copy_n(a.x.at(0, first), s.n_embd, a.x.at(0, first + 1 + i));
+void spread_slot(const Team& team, const T* x, int first, int n, const ParallelActivations<T>& a) {
+  const Range mine = team.share(n);
+  for (int i = mine.begin; i < mine.end; i++) std::copy_n(x, a.config.n_embd, a.x.at(0, first + i));
   team.wait();
 }
 
@@ -210,7 +210,7 @@ class Streams {
         weights_(sizes, config_.block_size, flat_.data(), false),
         seats_(size_t(target.seats())),
         all_rows_(window_ + most_drafted_ + 2 * most_drafted_ * (target.seats() - 1)),
-        a_(sizes, all_rows_, all_rows_, slots_ * target.seats(), false, target.threads()),
+        a_(sizes, all_rows_, all_rows_, slots_ * target.seats(), false, target.pool()->size()),
         batch_(all_rows_, target.seats(), false),
         kept_(2 + size_t(most_drafted_)),
         outputs_(2, most_drafted_ * target.seats(), a_.C),
@@ -265,7 +265,7 @@ class Streams {
         const int n = int(its.tokens.size()) - its.ran;
         parallel_features(team, sizes, weights_, its.first_row, n, a_);
         parallel_enter(team, sizes, weights_, embedding_, batch_.token(), its.first_row, n, slots > 0, a_);
-        spread_slot(team, sizes, its.first_row + n, slots, a_);
+        spread_slot(team, a_.x.at(0, its.first_row + n), its.first_row + n + 1, slots - 1, a_);
       }
     };
     const auto output = [&](int i) {  // the row of the i-th output

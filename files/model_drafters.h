@@ -21,11 +21,10 @@ inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const T
 // All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Throws
 // runtime_error where it has not more than so many layers.
 inline std::unique_ptr<Drafter> first_layers(Target& target, int layers, const std::string& dir) {
-  if (layers >= target.layers())
-    refuse(filled("drafter self:{} needs {} of the first layers, the model has {} in all", layers, layers,
-                  target.layers()),
-           printable(dir, 300),
-           target.layers() == 1 ? "choose another drafter" : filled("choose self:{} or less", target.layers() - 1));
+  const int all = target.config().n_layer;
+  if (layers >= all)
+    refuse(filled("drafter self:{} needs {} of the first layers, the model has {} in all", layers, layers, all),
+           printable(dir, 300), all == 1 ? "choose another drafter" : filled("choose self:{} or less", all - 1));
   return std::make_unique<FirstLayers>(target, layers);
 }
 

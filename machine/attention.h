@@ -39,8 +39,8 @@ KeyValues<S> cache_of(const Attention<T, S>& s, int root, int kv_head) {
 // Writes the new rows' keys and values of one root and one key/value head into `cache`, which is theirs alone.
 template <class S>
 inline void write_cache(const Attention<float, S>& s, int root, int kv_head, const KeyValues<S>& cache) {
-  const int D = s.head_size, row = s.first_new(root), n = s.forest.first_row[root + 1] - row;
-  const int slot = s.forest.past[root] + s.computed;
+  const int D = s.head_size, first = s.forest.first_row[root], row = larger(0, first);
+  const int n = s.forest.first_row[root + 1] - row, slot = s.forest.past[root] + row - first;
   const float* const k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
   const float* const v = k + s.n_kv_head * D;
   write_keys(k, s.qkv_row, n, slot, D, cache.key(0, 0, 0));
@@ -221,14 +221,14 @@ constexpr int kLongPast = 128;  // keys of a past of which threads may share a h
 template <class S>
 void attention_by_keys(const Team& team, const Attention<float, S>& s, float* scores) {
   const Forest& f = s.forest;
-  const int KV = s.n_kv_head, wide = pad16(s.head_size), row = s.first_new(0), rows = f.rows - row;
-  const int pairs = rows * s.queries(), keys = f.past[0] + f.rows, most = pad64(keys);
+  const int KV = s.n_kv_head, wide = pad16(s.head_size), rows = f.rows;
+  const int pairs = rows * s.queries(), keys = f.past[0] + rows - f.first_row[0], most = pad64(keys);
   float* const spare = scratch(size_t(pairs) * wide + most / 16);
   int* const ends = reinterpret_cast<int*>(spare + size_t(pairs) * wide);
   ends_of_blocks(f, 0, ends);
   const auto tile = [&](int kv_head) {
     float* const its = scores + size_t(kv_head) * pairs * (most + AttentionTile<S>::kSpare);
-    return AttentionTile<S>{s, cache_of(s, 0, kv_head), 0, kv_head, row, rows, ends, its, most};
+    return AttentionTile<S>{s, cache_of(s, 0, kv_head), 0, kv_head, 0, rows, ends, its, most};
   };
   // Calls act(tile, begin, end) with this thread's part of KV times n things.
   const auto share = [&](int n, const auto& act) {
@@ -253,16 +253,16 @@ void attention_by_keys(const Team& team, const Attention<float, S>& s, float* sc
 template <class S>
 void attention_twin(const Team& team, const Attention<float, S>& s, float* shared) {
   const Forest& f = s.forest;
-  if (shared && f.roots == 1 && s.n_kv_head % team.size != 0 && f.past[0] >= kLongPast &&
-      f.rows - s.computed <= kRowsByKeys)
+  if (shared && f.roots == 1 && s.n_kv_head % team.size != 0 && f.past[0] >= kLongPast && f.rows <= kRowsByKeys)
     return attention_by_keys(team, s, shared);
   const int wide = pad16(s.head_size);
   const Range mine = team.share(f.roots * s.n_kv_head);
   for (int task = mine.begin; task < mine.end; task++) {
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
-    const int last = f.first_row[root + 1], past = f.past[root], most = pad64(past + last - f.first_row[root]);
+    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
+    const int most = pad64(past + last - first);
     // Rows with a past share reading it. Without a past a small tile computes fewer scores that no row sees.
-    const bool alone = past + s.computed == 0;
+    const bool alone = past == 0 && first >= 0;
     const int pairs = alone ? kTileRows : kRoundRows, tall = larger(1, pairs / s.queries());
     const size_t tile_numbers = size_t(tall) * s.queries() * (most + AttentionTile<S>::kSpare),
                  cached = size_t(most) * wide;
@@ -276,7 +276,7 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
       cache = {own, own + cached, most, s.head_size};
     }
     write_cache(s, root, kv_head, cache);
-    for (int row = s.first_new(root); row < last; row += tall) {
+    for (int row = larger(0, first); row < last; row += tall) {
       const AttentionTile<S> tile{s, cache, root, kv_head, row, smaller(tall, last - row), ends, scores, most};
       const int next = row + tile.rows;  // the next tile's queries
       const int numbers = s.queries() * s.head_size, column = tile.head_of(0) * s.head_size;

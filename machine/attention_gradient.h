@@ -16,12 +16,12 @@ struct AttentionGradient {
 
   const Attention<float>& s = g.forward;
   const Forest& f = s.forest;
-  const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], row0 = s.first_new(root);
+  const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], row0 = larger(0, first);
   const int D = s.head_size, wide = pad16(D), slots = past + last - first, most = pad64(slots);
   const int line = most + 16;  // of p and ds: an odd number of cache lines, as strides of activations
   const int room = int(l2_bytes() / sizeof(float)) / 4 / most;  // rows of p and of ds in half of L2
   const int group = larger(1, smaller(room, last - row0 + kBlock - 1) / kBlock) * kBlock;
-  const bool in_cache = past + s.computed > 0;  // other keys are in the cache alone
+  const bool in_cache = past > 0 || first < 0;  // other keys are in the cache alone
   // dK and dV are computed where they belong, unless they are added to others, or their rows are padded.
   const bool direct = !g.adds && !in_cache && D == wide;
 

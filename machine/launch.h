@@ -186,8 +186,8 @@ template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
   if constexpr (!std::is_same<Op, Nothing>::value) {  // or it would have a kernel
-    constexpr int few = 64;
-    const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
+    constexpr int few = 64;                           // of so few rows a strip has a column for each lane
+    const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kLanes};
     if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
     launch(team, rows * strips.per_row(), strips);
   }
@@ -200,21 +200,21 @@ struct RowBlock {
   int row, rows, scratch;
 };
 
-// Runs f(block) for all rows first .. first + rows - 1, block by block. f is some operations that follow each other, of
-// which none looks at another row. Each thread takes rows of its own, and is the whole team of their blocks: what one
-// operation writes the next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are
-// so few that reading the weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block
-// has twice as many rows as fit L2 with all of these: an operation and the next one look at half of them.
+// Runs f(block) for all rows, block by block. f is some operations that follow each other, of which none looks at
+// another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
+// next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading the
+// weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block has twice as many rows as
+// fit L2 with all of these: an operation and the next one look at half of them.
 constexpr int kLeastRows = 48;  // of a thread
 template <class F>
-void by_blocks(const Team& team, int first, int rows, size_t row_bytes, const F& f) {
-  if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, first, rows, first});
+void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
+  if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, 0, rows, 0});
   const Range mine = team.share(rows, 8);
   const int count = mine.end - mine.begin, fits = int(2 * l2_bytes() / row_bytes) / kLeastRows * kLeastRows;
   const int most = larger(kLeastRows, smaller(fits, 4 * kLeastRows)), blocks = (count + most - 1) / most;
   for (int i = 0; i < blocks; i++) {
     const int begin = int(long(count) * i / blocks), end = int(long(count) * (i + 1) / blocks);
-    f(RowBlock{Team{}, first + mine.begin + begin, end - begin, first + mine.begin});
+    f(RowBlock{Team{}, mine.begin + begin, end - begin, mine.begin});
   }
   team.wait();
 }
@@ -250,9 +250,9 @@ template <class T, class W>
 bool normalizes(const Team&, const Matmul<T, W>&, int) {
   return false;
 }
-template <class W, class T, class S>
-bool product_writes_cache(const Team& team, const Attention<T, S>& s) {
-  return kTuned && std::is_same<T, float>::value && team.cuda && !team.plain && s.computed == 0;
+template <class T>
+bool product_writes_cache(const Team& team) {
+  return kTuned && std::is_same<T, float>::value && team.cuda && !team.plain;
 }
 #ifdef WITH_CUDA
 template <class W>
@@ -271,7 +271,7 @@ bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 }
 template <class S>
 bool plain(const Team& team, const Attention<float, S>& s) {
-  if (!team.plain || !team.cuda || s.log_sum || s.computed > 0) return false;
+  if (!team.plain || !team.cuda || s.log_sum) return false;
   fill_cache(team, s);
   attention_plain(s);
   return true;
@@ -408,15 +408,13 @@ void unpack(const Team& team, int rows, const Unpack<T, W>& s) {
 // Tree attention
 
 // How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
-// weights there; so does the twin when it decodes. computed: whether a batch may have rows computed before
-// (Attention::computed).
+// weights there; so does the twin when it decodes.
 template <class T>
-size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
-                              bool computed = false) {
+size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
   if constexpr (kTuned && std::is_same<T, float>::value) {
-    if (training && !(cuda && computed)) return 0;
+    if (training) return 0;
     if (!cuda) return size_t(smaller(rows, kRowsByKeys)) * n_head * (slots + kLanes);
-    if (!computed) return attention_scratch(rows, n_head, head_size, slots);
+    return attention_scratch(rows, n_head, head_size, slots);
   }
   return size_t(rows) * n_head * slots;
 }

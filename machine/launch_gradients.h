@@ -9,8 +9,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention, the matmul, sums over rows, the loss; arrays zeroed
 
-// p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch
-// with rows computed before. Else on a GPU p is (R, H), and ds is not used. A twin does all that stands here.
+// p, ds: scratch. Where the portable version runs, in double, (R, H, most keys) each. Else on a GPU p is (R, H), and ds
+// is not used. A twin does all that stands here.
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;

@@ -140,10 +140,7 @@ machine/numbers.h | // exact result. The errors were measured on | // checks bou
 
 sample.h | // A token that the text already contains | float repetition_penalty |
 sample.h | bool penalizes() | |
-sample.h | // A uniform number in (0, 1), for rules | } |
 sample.h | // p: (V) the distribution that `pick` samples | } |
-sample.h | inline void distribution( | } |
-sample.h | // Draws token x with chance | } |
 
 draft.h | // Nodes of a growing tree that its drafter | }; |
 draft.h | // Texts side by side: the same for drafters | virtual bool prepare_all( |
@@ -172,15 +169,13 @@ machine/packing.h | Array<W> memory(size + scratch, | | Array<W> memory(size, cu
 machine/packing.h | panels->far = | |
 machine/packing.h | if constexpr (std::is_same<W, AnyNumber>::value) panels->scratch | |
 machine/packing.h | // Without panels: both products read | } |
-machine/launch_gradients.h | // p, ds: scratch. Where the | // with rows computed before. | // p, ds: (R, H, most keys) scratch.
+machine/launch_gradients.h | // p, ds: scratch. Where the | // is not used. A twin does | // p, ds: (R, H, most keys) scratch.
 
 kernels.cuh | // lanes (machine/numbers.h) does to one row; a group | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
-kernels.cuh | constexpr int kStrip = | | constexpr int kStrip = 4 * kLanes;
 kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
-kernels.cuh | // An earlier forward has computed the first so many | // their keys and values stays | // The first so many rows of each root are left out: an earlier forward has computed them.
 kernels.cuh | bool in_cache = false; | bool cache_is_read = true; |
 kernels.cuh | // So many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
@@ -193,15 +188,14 @@ kernels.cuh | if (by_tanh) g.map( | else g.map(y, | g.map(y, end - begin, [=](in
 kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
 kernels.cuh | // Rotary positions (Su et al. | }; |
 
-rows.h | // How many of its rows, all of one root | // For networks without |
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
 model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
 model.h | bool tanh = false; | // What Llama (Touvron et al. | // What other models do otherwise. 0 stands for GPT's size.
 model.h | bool rotary = false; | bool swiglu = false; |
 model.h | bool qkv_bias = false; | std::vector<float> rope_factors | float norm_epsilon = 1e-5f;
-model.h | bool cache_is_read = true; | |
-model.h | .computed = batch.computed, | .span = a.config.span | .computed = batch.computed};
+model.h | bool cache_is_read = !training; | |
+model.h | .dropout = dropout_at(dropout, l, | .span = a.config.span | .dropout = dropout_at(dropout, l, kDropAttention)};
 model.h | *fc_proj, *fc_proj_bias; | |
 model.h | T *ln_1, *ln_1_bias, *qkv, | | T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
 model.h | bool biased = false) { | |
@@ -211,7 +205,6 @@ model.h | linear(block + "attn.c_attn", | if (config.qk_norm) f(block + "attn.k_
 model.h | // (L, R, Q) queries and keys before their norms | Rows<T> raw = |
 model.h | // The norms of each head | // act (R, F) = GELU(pre) or SwiGLU(pre), | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + b.
 model.h | Attention<T, S> attention_of(const Team& team, | | Attention<T, S> attention_of(const Team&, const DeviceBatch& batch, const Activations<T, S>& a, int l,
-model.h | heads.in_cache = !a.config.qk_norm | |
 model.h | if (c.qk_norm) { | if (c.rotary) turn( |
 model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
 model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
@@ -252,7 +245,7 @@ target.h | const Rows<float>*x_ = nullptr, | | const Rows<float>* device_logits_
 target.h | const float* host_logits_ = nullptr; | | const float* host_logits_ = nullptr;          // of the last forward
 target.h | int V_ = 0, layers_run_ = 0; | bool whole_ = true; | int V_ = 0;                   // the row stride of the logits
 target.h | if (cuda) prepare_iterations(); | layers_run_ = 0; |
-target.h | int layers() const | int threads() const |
+target.h | int most_rows() const | int all_rows() const |
 target.h | const std::shared_ptr<Pool>& pool() const | int prefill( | // Caches n tokens at positions 0 .. n - 1, and forgets all others.\nvoid prefill(const int* tokens, int n) {
 target.h | if (cuda()) wait_for_iterations(); | return n - first; |
 target.h | // After this, a prefill runs all of its | } |
@@ -277,7 +270,6 @@ train.h | if (!c.swiglu) { | launch(b.team | matmul(b.team, b.rows, through, Gel
 train.h | // Queries and keys, of all rows, turn back | } |
 train.h | if (c.qk_norm) head_norms_backward( | |
 train.h | if (c.rotary && !c.qk_norm) turn( | |
-train.h | activations.cache_is_read = false; | |
 train.h | static constexpr bool portable = | |
 train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots);
 train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);

@@ -91,8 +91,8 @@ struct RowBlock {
   int row, rows, scratch;
 };
 template <class F>
-void by_blocks(const Team& team, int first, int rows, size_t, const F& f) {
-  f(RowBlock{team, first, rows, first});
+void by_blocks(const Team& team, int rows, size_t, const F& f) {
+  f(RowBlock{team, 0, rows, 0});
 }
 
 // Runs op(group, row) for each row.

@@ -137,7 +137,6 @@ bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
     team.wait();
     return true;
   }
-  if (s.computed > 0) return false;
   fill_cache(team, s);
 #ifdef WITH_CUDA
   attention_cuda(s, scratch);

@@ -70,7 +70,6 @@ bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* 
     team.wait();
     return true;
   }
-  if (b.forward.computed > 0) return false;
 #ifdef WITH_CUDA
   attention_backward_cuda(b, delta);
 #endif

@@ -1,7 +1,8 @@
 // rules/judge.h: decoding by a rule other than `match`: its runner, and its candidates.
 //
-// In order: candidates that are a sample of the drafter's distribution; a drafter that gives them; a runner whose
-// verdicts are those of a rule, after the text's penalties. The rules are in verify.h, the penalties in penalties.h.
+// In order: random draws; candidates that are a sample of the drafter's distribution; a drafter that gives them; a
+// runner whose verdicts are those of a rule, after the text's penalties. The rules are in verify.h, the penalties in
+// penalties.h.
 #pragma once
 
 #include "decode.h"
@@ -12,7 +13,27 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Candidates that are a sample
+// Draws, and candidates that are a sample
+
+// A uniform number in (0, 1), for rules that draw more than the noise. `item` tells apart the draws at one index.
+inline double chance(const Sampling& sampling, Stream stream, int64_t index, int item) {
+  return uniform(random_bits(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(item)));
+}
+
+// Draws token x with chance weights[x] / sum(weights). u: uniform in (0, 1); weights: (V) >= 0. If all are 0, token 0.
+template <class Number>
+int draw(const Number* weights, int vocab, double u) {
+  double total = 0, sum = 0;
+  for (int x = 0; x < vocab; x++) total += weights[x];
+  int last = 0;
+  for (int x = 0; x < vocab; x++) {
+    if (!(weights[x] > 0)) continue;
+    sum += weights[x];
+    last = x;
+    if (sum > u * total) break;
+  }
+  return last;
+}
 
 // Draws up to `width` tokens after each of n nodes from q, the drafter's distribution after temperature, top-k and
 // top-p, which the rules compare with the target's. They come in place of the candidates that `expand` chose for them,

@@ -194,7 +194,7 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 template <class T, class S>
 void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer, bool plain = false) {
   const Team team{0, 1, nullptr, true, plain};
-  Attention<T, S> heads = attention_of<T>(team, batch, a, layer, {});
+  Attention<T, S> heads = attention_of(team, batch, a, layer, {});
   heads.in_cache = true;  // qkv's product writes keys and values
   attention(team, heads, a.attention_scratch.data(), a.slots);
 }
@@ -244,8 +244,8 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(batch, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
     attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of<float>(kGpuTeam, batch, a, 0, {}), g.att.data(),
-                                                g.k.data(), g.v.data(), g.qkv.data()},
+                       AttentionBackward<float>{attention_of(kGpuTeam, batch, a, 0, {}), g.att.data(), g.k.data(),
+                                                g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
   });
 }

@@ -60,7 +60,7 @@ struct Lessons {
 
   // The target's embeddings of n tokens, (n, C).
   void embeddings(const int* tokens, int n, float* to) const {
-    embed(*target, Team{}, n, tokens, {to, target->channels()});
+    embed(*target, Team{}, n, tokens, {to, target->config().n_embd});
   }
 
   // A drafter's weights before training. Its guesses begin as the target's head says these tokens; "any other" begins
@@ -72,7 +72,7 @@ struct Lessons {
         std::fill_n(weights.begin() + long(spec.offset), spec.size, 0.0f);
         const Panels<AnyNumber>& head = target->weights().head.forward;
         float* const guess = weights.data() + spec.offset;
-        unpack(Team{}, int(token.size()), Unpack<float, AnyNumber>{token.data(), head, guess, target->channels()});
+        unpack(Team{}, int(token.size()), Unpack<float, AnyNumber>{token.data(), head, guess, target->config().n_embd});
       }
     return weights;
   }
@@ -114,8 +114,8 @@ class PassageRecorder {
       target.add_tree(chain.token.data(), chain.depth.data(), chain.end.data(), rows);
       target.run_rows(1);
       for (int row = 0; row < rows; row++)
-        for (int layer : feature_layers(target.layers()))
-          states_.insert(states_.end(), target.state(layer, row), target.state(layer, row) + target.channels());
+        for (int layer : feature_layers(target.config().n_layer))
+          states_.insert(states_.end(), target.state(layer, row), target.state(layer, row) + target.config().n_embd);
       target.keep(numbers_to(rows).data(), rows);
     }
     open_ = &said;

@@ -97,10 +97,10 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
 // Appends what is recorded of a row of the target's last forward.
 inline void record_state(const Target& target, int row, Shard& shard) {
   const auto append = [&](const float* state) {
-    shard.states.insert(shard.states.end(), state, state + target.channels());
+    shard.states.insert(shard.states.end(), state, state + target.config().n_embd);
   };
   if (shard.sizes.what == Recorded::kHidden) return append(target.hidden(row));
-  for (int layer : feature_layers(target.layers())) append(target.state(layer, row));
+  for (int layer : feature_layers(target.config().n_layer)) append(target.state(layer, row));
 }
 
 // Appends the L rows of a given text: tokens (L + 1), L at most the target's window.

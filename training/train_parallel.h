@@ -99,7 +99,8 @@ class ParallelTrainer : public DrafterTrainer<T> {
         segments_(std::min(segments, positions)),
         class_of_(std::move(class_of)),
         frozen_(config, target, s.tokens == 0, Team{}) {
-    segment_.computed = n_;
+    a_.cache_is_read = true;
+    for (Rows<T>* own : {&b_.k, &b_.v, &h_.k, &h_.v}) *own = {};  // it is lent the stream's
   }
 
  private:
@@ -114,8 +115,10 @@ class ParallelTrainer : public DrafterTrainer<T> {
     for (int i = 0; i < some.n; i++) {
       tokens_ = some.shard.tokens(some.pieces[i]) + 1;
       run_stream(some.shard.state(some.pieces[i], 0), with_gradient, said);
+      lend_cache();
       for (int s = 0; s < segments_; s++)
         run_segment(n_ * s / segments_, n_ * (s + 1) / segments_, with_gradient, said);
+      lend_cache();
       if (with_gradient) stream_backward();
     }
     return total_ * scale_;
@@ -127,6 +130,13 @@ class ParallelTrainer : public DrafterTrainer<T> {
   // Whether a row is there that all slots begin as.
   bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
 
+  // The stream's keys and values, and their gradients, go to the slots, or back.
+  void lend_cache() {
+    std::swap(a_.k, b_.k);
+    std::swap(a_.v, b_.v);
+    std::swap(g_.k, h_.k);
+    std::swap(g_.v, h_.v);
+  }
   // The rows that have been laid out. Each is to say the token after its own.
   void upload(DeviceBatch& batch) {
     for (int depth : rows_.depth) rows_.target.push_back(class_of(tokens_[depth + 1]));
@@ -136,7 +146,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   void run_stream(const float* features, bool with_gradient, const Said& said) {
     const int X = kFeatures * sizes.n_embd;
     for (int t = 0; t < n_; t++) std::copy_n(features + size_t(t) * size_t(X), X, a_.features.at(0, t));
-    rows_.clear();
+    rows_ = {};
     rows_.add_chain(tokens_, n_, 0, 0);
     upload(stream_);
     this->pool_.run([&](const Team& team) {
@@ -145,7 +155,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
       parallel_features(team, sizes, packed_, 0, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, stream_.forest.rows);
-      output_loss(team, stream_, with_gradient);
+      output_loss(team, stream_, 0, a_, g_, with_gradient);
     });
     count(0, said);
   }
@@ -154,9 +164,13 @@ class ParallelTrainer : public DrafterTrainer<T> {
   void run_segment(int begin, int end, bool with_gradient, const Said& said) {
     const int rows = (end - begin) * sizes.slots();
     if (rows == 0) return;
-    rows_.clear();
+    rows_ = {};
     add_caterpillar(rows_, tokens_, n_, begin, end, sizes.slots());
+    for (int& its : rows_.end) its -= n_;  // the stream lies before row 0: it has run
+    rows_.first_row = {-n_, rows};
     upload(segment_);
+    Forest& slots = segment_.forest;
+    slots = {rows, 1, slots.end + n_, slots.depth + n_, slots.root + n_, slots.first_row, slots.first_slot, slots.past};
     for (int round = 0; sizes.sequential && round < kFeedbackRounds; round++) {
       feed_back(begin, end, round == 0);
       this->pool_.run([&](const Team& team) { forward_slots(team, rows); });
@@ -164,16 +178,16 @@ class ParallelTrainer : public DrafterTrainer<T> {
     if (sizes.sequential) feed_back(begin, end, false);
     this->pool_.run([&](const Team& team) {
       forward_slots(team, rows);
-      output_loss(team, segment_, with_gradient);
+      output_loss(team, segment_, n_, b_, h_, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
     count(n_, said);
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
-      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, segment_.token(), n_, rows, false, a_);
-    else spread_slot(team, sizes, n_, rows, a_);
-    forward(team, a_.config, packed_.layers, segment_, a_, segment_.forest.rows);
+      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, segment_.token() + n_, 0, rows, false, b_);
+    else spread_slot(team, a_.x.at(0, n_), 0, rows, b_);
+    forward(team, b_.config, packed_.layers, segment_, b_, rows);
   }
 
   // A row of a path reads the state of the row above it, which is known only after that row has run. So all rows run
@@ -183,32 +197,34 @@ class ParallelTrainer : public DrafterTrainer<T> {
     const int K = sizes.slots(), C = sizes.n_embd;
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
-        const int of_stream = std::min(t + d - 1, n_ - 1);
-        const int above = d == 1 || at_first ? of_stream : slot_row(n_, end, K, t, d - 1);
-        std::copy_n(a_.x.at(sizes.n_layer, above), C, a_.hidden.at(0, slot_row(n_, end, K, t, d)));
+        const int row = slot_row(0, end, K, t, d), L = sizes.n_layer;
+        const T* const above = d == 1 || at_first ? a_.x.at(L, std::min(t + d - 1, n_ - 1)) : b_.x.at(L, row - 1);
+        std::copy_n(above, C, b_.hidden.at(0, row));
       }
   }
 
-  // Final norm, head and loss of the rows that a forward has run, and the gradient of the top.
-  void output_loss(const Team& team, const DeviceBatch& batch, bool with_gradient) {
-    const int first = batch.computed, rows = batch.forest.rows - first, V = int(logits_.stride);
+  // Final norm, head and loss of the rows that a forward has run, which are rows_ from `first` on, and the gradient of
+  // the top.
+  void output_loss(const Team& team, const DeviceBatch& batch, int first, const Activations<T>& a,
+                   const Gradients<T>& g, bool with_gradient) {
+    const int rows = batch.forest.rows, V = int(logits_.stride);
     T* const logits = logits_.at(0, first);
-    const Norm<T> norm = frozen_.norm(a_, first);
+    const Norm<T> norm = frozen_.norm(a, 0);
     launch(team, rows, norm);
-    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, head().forward, logits, V});
+    matmul(team, rows, Matmul<T, T>{norm.y, a.C, head().forward, logits, V});
     team.wait();
     loss_of_rows(team, rows,
                  CrossEntropy<T>{logits, V, sizes.classes(), batch.target() + first, losses_.data() + first,
                                  with_gradient, scale_});
     if (!with_gradient) return;
-    T *const dnorm = g_.norm.at(0, first), *const dtop = g_.stream.at(0, first);
-    matmul(team, rows, Matmul<T, T>{logits, V, head().transposed, dnorm, a_.C});
+    T *const dnorm = g.norm.data(), *const dtop = g.stream.data();
+    matmul(team, rows, Matmul<T, T>{logits, V, head().transposed, dnorm, a.C});
     if (sizes.tokens > 0)
       matmul_gradient(team,
-                      MatmulGradient<T>{rows, sizes.classes(), sizes.n_embd, logits, V, norm.y, a_.C, by_name_.guess});
+                      MatmulGradient<T>{rows, sizes.classes(), sizes.n_embd, logits, V, norm.y, a.C, by_name_.guess});
     team.wait();
-    zero(team, dtop, size_t(rows) * size_t(a_.C));
-    launch(team, rows, norm_backward<T>(norm, {dnorm, a_.C}, {dtop, a_.C}));
+    zero(team, dtop, size_t(rows) * size_t(a.C));
+    launch(team, rows, norm_backward<T>(norm, {dnorm, a.C}, {dtop, a.C}));
   }
   // Of the rows from `first` on: of the stream, or of slots behind it.
   void count(int first, const Said& said) {
@@ -224,19 +240,20 @@ class ParallelTrainer : public DrafterTrainer<T> {
     const size_t head = size_t(a_.slots) * size_t(pad16(sizes.head_size())),
                  mine = head / size_t(a_.slots) * size_t(n_);
     for (size_t i = 0; i < size_t(sizes.n_layer) * size_t(sizes.n_kv_head); i++) {  // an earlier segment's slots
-      zero(team, g_.k.data() + i * head + mine, head - mine);
-      zero(team, g_.v.data() + i * head + mine, head - mine);
+      zero(team, h_.k.data() + i * head + mine, head - mine);
+      zero(team, h_.v.data() + i * head + mine, head - mine);
     }
-    backward(team, a_.config, packed_.layers, segment_, a_, g_, by_name_.layers);
-    const T* const dx = g_.stream.at(0, n_);
+    backward(team, b_.config, packed_.layers, segment_, b_, h_, by_name_.layers);
+    const T* const dx = h_.stream.data();
     const int C = sizes.n_embd;
     if (sizes.sequential)
-      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.at(0, n_), a_.E, dx, a_.C, by_name_.input});
-    else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, dslot_.data()});
+      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, b_.input.data(), b_.E, dx, b_.C, by_name_.input});
+    else column_sum(team, ColumnSum<T>{rows, C, dx, b_.C, dslot_.data()});
     team.wait();
   }
 
-  // What the slots have left in g_.k and g_.v, and the gradient of the stream's own top; then where all begin.
+  // What the slots have left in the gradients of keys and values, and the gradient of the stream's own top; then where
+  // all begin.
   void stream_backward() {
     const int C = sizes.n_embd, rows = n_ + with_slot();
     this->pool_.run([&](const Team& team) {
@@ -261,13 +278,15 @@ class ParallelTrainer : public DrafterTrainer<T> {
   FrozenHead<T> frozen_;
   ParallelWeights<T, T> packed_{sizes, n_ + sizes.ahead, this->weights.data(), true};
   ParallelTensors<T> by_name_{sizes, this->gradient.data()};
-  ParallelActivations<T> a_{sizes, n_, most_rows_, pad64(most_rows_), true, 1};
-  Gradients<T> g_{a_, true};
+  // Of the stream, behind which there is a row for where all slots begin; and of a segment's slots.
+  ParallelActivations<T> a_{sizes, n_, n_ + 1, pad64(most_rows_), true, 1};
+  ParallelActivations<T> b_{sizes, 0, most_rows_ - n_, pad64(most_rows_), true, 1};
+  Gradients<T> g_{a_, true}, h_{b_, true};
   Rows<T> dinput_ = a_.once(n_ + 1, a_.E);                            // (n + 1, 2 C) the gradient of what enters
   Rows<T> dslot_ = a_.once(1, a_.C);                                  // (C) the sum over all slots, where they begin
   const int* tokens_ = nullptr;                                       // a sequence's, from the first one that enters on
   Batch rows_;                                                        // of the forward to come, or the last one
-  DeviceBatch stream_{n_, 1, false}, segment_{most_rows_, 1, false};  // the chain; the chain with some of its slots
+  DeviceBatch stream_{n_, 1, false}, segment_{most_rows_, 1, false};  // the chain; some of its slots
   Rows<T> logits_ = a_.once(most_rows_, pad16(sizes.classes()));      // of the rows that speak
   Array<T> losses_{size_t(most_rows_)};
   T scale_ = 0, total_ = 0;

@@ -528,6 +528,22 @@ TEST_CASE("model: every node of a tree gets the bits of its path decoded one tok
       }
 }
 
+TEST_CASE("model: a tree that its target has no room for is refused, before a row of it is written") {
+  const Config config = tiny(true);
+  const std::vector<double> exact = rough_weights<double>(config, 23);
+  const std::vector<float> weights(exact.begin(), exact.end());
+  Target target(config, weights.data(), Dtype::fp32, false, 1, 5, Dtype::fp32, 2);
+  std::vector<int> token(size_t(target.most_rows()) + 1), depth = token, end = token;
+  std::iota(depth.begin(), depth.end(), 0);
+  std::fill(end.begin(), end.end(), int(end.size()));
+  const auto add = [&](int rows) { target.add_tree(token.data(), depth.data(), end.data(), rows); };
+  CHECK_THROWS_AS(add(target.most_rows() + 1), std::length_error);
+  add(target.most_rows());
+  target.sit(1);
+  CHECK_THROWS_AS(add(target.all_rows() - target.most_rows() + 1), std::length_error);
+  add(target.all_rows() - target.most_rows());
+}
+
 TEST_CASE("features: the residual stream after those layers, for every row of a tree that of its path") {
   CHECK(feature_layers(1) == std::vector<int>{1, 1, 1});
   CHECK(feature_layers(4) == std::vector<int>{1, 2, 4});
@@ -548,7 +564,9 @@ TEST_CASE("features: the residual stream after those layers, for every row of a 
     const RandomTree tree = random_tree(chance, 12, 11, 0.7);
     const auto run = [&](Target& which, int layers) {
       which.prefill(tree.token.data(), 2);
-      which.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 12, layers);
+      which.clear_rows();
+      which.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 12);
+      which.run_rows(12, layers);
     };
     run(target, 0);
     Features features(target), chains(chain);
@@ -647,7 +665,9 @@ TEST_CASE("model: a prefill runs what the cache does not begin with, and gives t
     same_next({3, 1, 4, 8, 5, 7, 6, 5}, 0);
     // Rows of the first layer alone are nobody's cache; and what it wrote over is not either.
     goes_on.target.rewind(4);
-    goes_on.target.forward(&token, &zero, &one, 1, 1);
+    goes_on.target.clear_rows();
+    goes_on.target.add_tree(&token, &zero, &one, 1);
+    goes_on.target.run_rows(1, 1);
     goes_on.target.keep(&zero, 1);
     same_next({3, 1, 4, 8, 9, 7}, 2);
   }

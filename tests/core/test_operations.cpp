@@ -23,6 +23,16 @@ Forest forest_of(const Batch& batch) {
   return {batch.rows(),      batch.roots(),          batch.end.data(),        batch.depth.data(),
           batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
 }
+// The batch where an earlier forward has run the first n rows of its only root: these lie before row 0.
+Batch behind(Batch batch, int n) {
+  for (int& end : batch.end) end -= n;
+  if (n > 0) batch.first_row = {-n, batch.rows() - n};
+  return batch;
+}
+Forest forest_behind(const Batch& batch, int n) {
+  const Forest f = forest_of(batch);
+  return {f.rows - n, f.roots, f.end + n, f.depth + n, f.root + n, f.first_row, f.first_slot, f.past};
+}
 
 template <class W>
 void check_matmul(int rows, int inputs, int outputs, int threads) {
@@ -132,8 +142,8 @@ TEST_CASE("kernels: matmul gradient: the CPU twin has the portable version's bit
 TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits, forward and backward") {
   for (int D : {4, 16, 20, 32, 64})
     for (int round = 0; round < 15; round++) {
-      const bool long_tree = round >= 12;  // more than one group of the gradient
-      const int computed = round < 6 || long_tree ? 0 : 5;
+      const bool long_tree = round >= 12;             // more than one group of the gradient
+      const bool has_run = round >= 6 && !long_tree;  // an earlier forward has run some rows
       const bool adds = round % 4 < 2;  // to gradients of keys and values; else it also need not keep the cache
       const int span = round % 3 == 0 ? 0 : round % 3 == 1 ? 3 : 75;
       CAPTURE(D);
@@ -141,9 +151,12 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
       Chance chance(100 + round);
       const int KV = 1 + round % 2, H = KV * (1 + round % 3);
       const int most_rows = long_tree ? 900 : round % 6 < 3 ? 20 : 120;
-      const Batch batch = random_batch(chance, long_tree ? 3 : 1 + round % 6, most_rows, round % 2 ? 90 : 0, 7);
-      const Forest forest = forest_of(batch);
-      const int slots = batch.slots(), rows = batch.rows(), most = pad64(most_keys(batch));
+      const int roots = long_tree ? 3 : has_run ? 1 : 1 + round % 6;
+      const Batch whole = random_batch(chance, roots, most_rows, round % 2 ? 90 : 0, 7);
+      const int computed = has_run ? std::min(5, whole.rows() - 1) : 0;
+      const Batch batch = behind(whole, computed);
+      const Forest forest = forest_behind(batch, computed);
+      const int slots = whole.slots(), rows = forest.rows, most = pad64(most_keys(whole));
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       struct Side {
         std::vector<float> k, v, out, log_sum, dk, dv, dqkv;
@@ -170,7 +183,6 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
                                  out_row,
                                  side.log_sum.data(),
                                  drop,
-                                 computed,
                                  false,
                                  adds,
                                  span};
@@ -236,7 +248,7 @@ TEST_CASE(
       for (auto& o : out) o.resize(size_t(rows) * out_row + 16);
       const auto with = [&](auto cached, std::vector<float>& o) {
         return Attention<float, std::remove_reference_t<decltype(*cached.k)>>{
-            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}, 0, false, true, span};
+            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}, false, true, span};
       };
       const auto portable = with(cache, out[0]);
       launch(Team{}, rows, WriteCache<float, bf16>{portable});
@@ -284,7 +296,7 @@ namespace {
 // One forward through one layer's attention, and back.
 template <class T>
 struct Heads {
-  Batch batch;
+  Batch batch, others = {};  // others: behind rows that an earlier forward has run
   int H, KV, D, slots, qkv_row, out_row, span = 0;
   Dropout drop;
   std::vector<T> qkv, dout, k, v, out, log_sum, dk, dv, dqkv;
@@ -309,33 +321,54 @@ struct Heads {
     Chance chance(seed);
     for (auto* numbers : {&qkv, &dout, &k, &v}) chance.fill(numbers->data(), numbers->size());
   }
-  // Of `rows`, which may be the first of the batch's own.
+  // Of `rows`, which may be the first of the batch's own. An earlier forward has run the first `computed` of them.
   Attention<T> attention_of(const Batch& rows, int computed) {
     const KeyValues<T> cache{k.data(), v.data(), slots, D};
-    return {forest_of(rows), H,    KV,       D,     qkv.data(), qkv_row, cache, out.data(), out_row,
-            log_sum.data(),  drop, computed, false, true,       span};
+    Dropout its = drop;
+    its.first_row += computed;
+    others = behind(rows, computed);
+    return {forest_behind(others, computed),
+            H,
+            KV,
+            D,
+            qkv.data() + computed * qkv_row,
+            qkv_row,
+            cache,
+            out.data() + computed * out_row,
+            out_row,
+            log_sum.data() + computed * H,
+            its,
+            false,
+            true,
+            span};
+  }
+  AttentionBackward<T> backward_of(const Batch& rows, int computed) {
+    return {attention_of(rows, computed), dout.data() + computed * out_row, dk.data(), dv.data(),
+            dqkv.data() + computed * qkv_row};
   }
   std::vector<T> scratch() const {
     return std::vector<T>(size_t(batch.rows()) * H * (slots + kLanes), Format<T>::kNaN);
   }
   void forward(const Batch& rows, int computed, int threads = 1) {
     std::vector<T> weights = scratch();
-    Pool(threads).run([&](const Team& t) { attention(t, attention_of(rows, computed), weights.data(), slots); });
+    const Attention<T> s = attention_of(rows, computed);
+    Pool(threads).run([&](const Team& t) { attention(t, s, weights.data(), slots); });
   }
   void backward(const Batch& rows, int computed, int threads = 1) {
     std::vector<T> p = scratch(), ds = scratch();
-    const AttentionBackward<T> b{attention_of(rows, computed), dout.data(), dk.data(), dv.data(), dqkv.data()};
+    const AttentionBackward<T> b = backward_of(rows, computed);
     Pool(threads).run([&](const Team& t) { attention_backward(t, b, p.data(), ds.data(), slots); });
   }
   void portable(int computed) {
-    const auto s = attention_of(batch, computed);
-    const AttentionBackward<T> b{s, dout.data(), dk.data(), dv.data(), dqkv.data()};
+    const AttentionBackward<T> b = backward_of(batch, computed);
+    const Attention<T>& s = b.forward;
+    const int rows = s.forest.rows;
     std::vector<T> p = scratch(), ds = scratch();
-    launch(Team{}, batch.rows(), WriteCache<T, T>{s});
-    launch(Team{}, batch.rows() * H, AttentionForward<T, T>{s, p.data(), slots});
-    launch(Team{}, batch.rows() * H, AttentionBackwardQueries<T>{b, p.data(), ds.data(), slots});
+    launch(Team{}, rows, WriteCache<T, T>{s});
+    launch(Team{}, rows * H, AttentionForward<T, T>{s, p.data(), slots});
+    launch(Team{}, rows * H, AttentionBackwardQueries<T>{b, p.data(), ds.data(), slots});
     launch(Team{}, batch.roots() * KV * slots, AttentionBackwardKeys<T>{b, p.data(), ds.data(), slots});
-    launch(Team{}, batch.rows(), ReadCacheGradient<T>{b});
+    launch(Team{}, rows, ReadCacheGradient<T>{b});
   }
   // dk, dv, dqkv; columns beyond D are nobody's, and a sum of nothing has no sign.
   std::vector<T> gradient() const {
@@ -355,6 +388,13 @@ Batch caterpillar(int n, int K, int past) {
     for (int d = 1; d <= K; d++) depth.push_back(p + d), end.push_back(n + (n - p) * K);
   Batch batch;
   batch.add_tree(token.data(), depth.data(), end.data(), int(token.size()), 0, past);
+  return batch;
+}
+
+Batch branching(Chance& chance) {
+  const RandomTree tree = random_tree(chance, 90, 7, 0.4);
+  Batch batch;
+  batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 90, 0, 19);
   return batch;
 }
 
@@ -384,18 +424,15 @@ void check_computed_forward(const Batch& batch, int computed) {
   Heads<T> whole(batch, 4, 2, 20, 61);
   whole.forward(batch, 0);
   Heads<T> part = whole;
-  const auto is_computed = [&](int row) { return row - batch.first_row[batch.root[row]] < computed; };
-  const T nan = Format<T>::kNaN;
-  for (int row = 0; row < batch.rows(); row++)
-    if (is_computed(row)) std::fill_n(part.qkv.begin() + row * part.qkv_row, part.qkv_row, nan);
+  std::fill_n(part.qkv.begin(), computed * part.qkv_row, Format<T>::kNaN);
   std::fill(part.out.begin(), part.out.end(), T(7)), std::fill(part.log_sum.begin(), part.log_sum.end(), T(7));
   part.forward(batch, computed, 2);
   CHECK((same_bits(part.k, whole.k) && same_bits(part.v, whole.v)));
   bool same = true;
   for (int row = 0; row < batch.rows(); row++)
     for (int c = 0; c < part.H * part.D; c++) {
-      const T expected = is_computed(row) ? T(7) : whole.out[row * whole.out_row + c];
-      const T log_expected = is_computed(row) ? T(7) : whole.log_sum[row * whole.H + c / part.D];
+      const T expected = row < computed ? T(7) : whole.out[row * whole.out_row + c];
+      const T log_expected = row < computed ? T(7) : whole.log_sum[row * whole.H + c / part.D];
       same = same && part.out[row * part.out_row + c] == expected;
       same = same && part.log_sum[row * part.H + c / part.D] == log_expected;
     }
@@ -422,7 +459,7 @@ double parted_gradient_error(const Batch& batch, int computed, float dropout) {
 TEST_CASE("kernels: attention: rows computed before are left alone, and the others have the whole batch's bits") {
   Chance chance(60);
   for (int computed : {1, 7, 40}) {
-    for (const Batch& batch : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_batch(chance, 4, 90, 30, 7)}) {
+    for (const Batch& batch : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), branching(chance)}) {
       check_computed_forward<float>(batch, computed);
       check_computed_forward<double>(batch, computed);
     }
@@ -431,12 +468,10 @@ TEST_CASE("kernels: attention: rows computed before are left alone, and the othe
 
 TEST_CASE("kernels: attention: the gradient of a batch is that of its parts, later rows first") {
   Chance chance(63);
-  const RandomTree tree = random_tree(chance, 90, 7, 0.4);
-  Batch branching;
-  branching.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 90, 0, 19);
+  const Batch tree = branching(chance);
   for (float dropout : {0.0f, 0.2f})
     for (int computed : {1, 30, 57})
-      for (const Batch& batch : {caterpillar(30, 4, 0), caterpillar(30, 4, 21), branching}) {
+      for (const Batch& batch : {caterpillar(30, 4, 0), caterpillar(30, 4, 21), tree}) {
         CAPTURE(computed);
         CHECK(parted_gradient_error<double>(batch, computed, dropout) < 1e-12);
         CHECK(parted_gradient_error<float>(batch, computed, dropout) < 1e-5);

@@ -18,7 +18,7 @@ namespace {
 template <class T, class S = T>
 struct AttentionProblem {
   Batch batch;
-  int H, KV, D, slots, qkv_row, out_row, computed = 0, span = 0;
+  int H, KV, D, slots, qkv_row, out_row, span = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
@@ -51,25 +51,12 @@ struct AttentionProblem {
       *cache.value(head, slot, d) = rounded<S>((chance.number() - 0.5) * 2);
     }
   }
-  // The first n rows of each root are in the cache, and their own numbers nobody may read.
-  void give(int n) {
-    Chance chance(61);
-    computed = n;
-    const Forest f = forest();
-    for (int row = 0; row < f.rows; row++) {
-      if (row - f.first_row[f.root[row]] >= n) continue;
-      for (int head = 0; head < KV; head++) fill_slot(chance, head, f.slot(row), 1);
-      std::fill_n(&qkv[size_t(row) * qkv_row], qkv_row, T(NAN));
-      std::fill_n(&dout[size_t(row) * out_row], out_row, T(NAN));
-    }
-  }
   Forest forest() const {
     return {batch.rows(),      batch.roots(),          batch.end.data(),        batch.depth.data(),
             batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
   }
   Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
-    return {forest,  H,    KV,       D,     from, qkv_row, {keys, values, slots, D}, out, out_row,
-            log_sum, drop, computed, false, true, span};
+    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, false, true, span};
   }
 };
 
@@ -82,9 +69,8 @@ std::vector<float> on_gpu(const AttentionProblem<float, S>& p, bool split) {
   const Array<S> k = on_device(p.k), v = on_device(p.v);
   const size_t rows = size_t(p.batch.rows()), n = rows * p.out_row;
   Array<float> out(n + rows * p.H, true);
-  const bool training = false, computed = p.computed > 0;
-  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true, computed),
-                             true);
+  const bool training = false;
+  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true), true);
   for (int again = 0; again <= split; again++) {  // the second launch finds what the first left in the scratch
     out.upload(std::vector<float>(out.size()).data(), out.size());
     attention(kGpu, p.attention(batch.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n),
@@ -203,7 +189,7 @@ void check_forward(const AttentionProblem<float, S>& p) {
   if (p.drop.rate > 0) return;
   portable.resize(n);
   CHECK(same_bits(in_every_order([&] { return plain_on_gpu(p); }), portable));
-  if (p.span > 0 || p.computed > 0) return;
+  if (p.span > 0) return;
   const std::vector<float> first(formula.begin(), formula.begin() + long(n));
   CHECK(same_bits(in_every_order([&] { return of_course(p); }), first));
 }
@@ -364,13 +350,13 @@ std::vector<float> gradient_on_gpu(const AttentionProblem<float>& p, const std::
   Array<float> out(n + rows * p.H, true);
   Gradient<float> g(p);
   const Array<float> dk = on_device(g.dk), dv = on_device(g.dv), dqkv = on_device(g.dqkv);
-  const size_t numbers = rows * p.H * (p.computed ? p.slots : 1);
-  const Array<float> delta(numbers, true), ds(p.computed ? numbers : 0, true);
+  const Array<float> delta(rows * p.H, true);
+  float* const no_scratch = nullptr;
   const auto s = p.attention(batch.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
-  attention(kGpu, s, p.computed ? delta.data() : nullptr, p.slots);
+  attention(kGpu, s, no_scratch, p.slots);
   if (!forward_result.empty()) out.upload(forward_result.data(), forward_result.size());
   attention_backward(kGpu, AttentionBackward<float>{s, dout.data(), dk.data(), dv.data(), dqkv.data()}, delta.data(),
-                     ds.data(), p.slots);
+                     no_scratch, p.slots);
   g.dqkv = to_host(dqkv), g.dk = to_host(dk), g.dv = to_host(dv);
   return g.all(p.D);
 }
@@ -404,21 +390,6 @@ TEST_CASE(ON "attention backward has the portable version's bits, and is near it
     double most = 0;
     for (size_t i = 0; i < own.size(); i++) most = std::max(most, std::abs(own[i] - doubles[i]));
     CHECK(most < 2e-5);
-  }
-}
-
-TEST_CASE(ON "attention whose first rows were computed before has the portable version's bits, forward and backward") {
-  Chance chance(71);
-  for (int computed : {1, 9}) {
-    AttentionProblem<float> p(tree_batch(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
-    p.drop = Dropout{0.2f, 8, 9, 10};
-    p.give(computed);
-    std::vector<float> forward_result;
-    const std::vector<float> gradient = portable_gradient(p, &forward_result);
-    CHECK(std::count(forward_result.begin(), forward_result.end(), 0.0f) >= 2 * computed * p.out_row);
-    CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), forward_result));
-    CHECK(same_bits(in_every_order([&] { return gradient_on_gpu(p, {}); }), gradient));
-    for (float x : gradient) REQUIRE(!std::isnan(x));
   }
 }
 

@@ -873,7 +873,9 @@ TEST_CASE(ON "a forward alone, for a drafter, is recorded once for its rows and 
   const auto logits = [&](int past, int layers) {  // of a root with two children
     const int depth[] = {0, 1, 1}, end[] = {3, 2, 3};
     target.prefill(text.data(), past);
-    target.forward(text.data() + past, depth, end, 3, layers);
+    target.clear_rows();
+    target.add_tree(text.data() + past, depth, end, 3);
+    target.run_rows(3, layers);
     return std::vector<float>(target.logits(0), target.logits(0) + 3 * pad16(kVocab));
   };
   for (int layers : {0, 1}) {

@@ -235,32 +235,29 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
   const Batch batch = random_batch(chance, 3, 9, 20, 7);
   const int slots = batch.slots(), H = 4, KV = 2, D = 5, most = pad64(most_keys(batch));
   const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
-  for (int computed : {0, 2}) {
-    CAPTURE(computed);
-    const auto attention_on = [&](Desk& d) {
-      const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
-      return Attention<float>{d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, computed};
-    };
-    check("WriteCache", batch.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
-    check("AttentionForward", batch.rows() * H, [&](Desk& d) {
-      return AttentionForward<float, float>{attention_on(d), d.f[5], most};
-    });
-    check("AttentionForward, bf16", batch.rows() * H, [&](Desk& d) {
-      const KeyValues<bf16> cache{d.keys.data(), d.values.data(), slots, D};
-      return AttentionForward<float, bf16>{
-          {d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, computed}, d.f[5], most};
-    });
-    const auto backward_on = [&](Desk& d) {
-      return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
-    };
-    check("AttentionBackwardQueries", batch.rows() * H, [&](Desk& d) {
-      return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
-    });
-    check("AttentionBackwardKeys", batch.roots() * KV * most, [&](Desk& d) {
-      return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
-    });
-    check("ReadCacheGradient", batch.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
-  }
+  const auto attention_on = [&](Desk& d) {
+    const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
+    return Attention<float>{d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}};
+  };
+  check("WriteCache", batch.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
+  check("AttentionForward", batch.rows() * H, [&](Desk& d) {
+    return AttentionForward<float, float>{attention_on(d), d.f[5], most};
+  });
+  check("AttentionForward, bf16", batch.rows() * H, [&](Desk& d) {
+    const KeyValues<bf16> cache{d.keys.data(), d.values.data(), slots, D};
+    return AttentionForward<float, bf16>{
+        {d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}}, d.f[5], most};
+  });
+  const auto backward_on = [&](Desk& d) {
+    return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
+  };
+  check("AttentionBackwardQueries", batch.rows() * H, [&](Desk& d) {
+    return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+  });
+  check("AttentionBackwardKeys", batch.roots() * KV * most, [&](Desk& d) {
+    return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+  });
+  check("ReadCacheGradient", batch.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
     return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, d.kept()};

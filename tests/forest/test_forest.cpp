@@ -65,20 +65,22 @@ std::vector<float> loud(const Sizes& table, Chance& chance) {
 }
 std::unique_ptr<Drafter> drawn_medusa(Chance& chance, const Target& target, const float* weights) {
   const int rank = chance.below(4) - 1;  // -1: kOwnProjection
-  const MedusaSizes sizes = {1 + chance.below(4), rank, target.channels(), target.vocab_size(), chance.below(2) > 0};
+  const MedusaSizes sizes = {1 + chance.below(4), rank, target.config().n_embd, target.vocab_size(),
+                             chance.below(2) > 0};
   const MedusaHeads heads = {sizes, loud(medusa_table(sizes), chance)};
   return std::make_unique<Medusa>(heads, TargetEnds<float>(target.config(), weights));
 }
 std::unique_ptr<Drafter> drawn_hydra(Chance& chance, const Target& target) {
   const int medusa = chance.below(2) * chance.below(5);  // heads, each of a depth
-  HydraFile file = {{target.channels(), 1 + chance.below(40), 1 + chance.below(target.vocab_size()), medusa}, {}, {}};
+  HydraFile file = {
+      {target.config().n_embd, 1 + chance.below(40), 1 + chance.below(target.vocab_size()), medusa}, {}, {}};
   file.weights = loud(hydra_table(file.sizes), chance);
   for (int i = 0; i < file.sizes.tokens; i++) file.token.push_back(target.vocab_size() - 1 - i);
   return std::make_unique<Hydra>(std::make_shared<HydraHeads>(file, target), target.vocab_size());
 }
 std::unique_ptr<Drafter> drawn_parallel(Chance& chance, Target& target) {
   ParallelSizes s;
-  s.n_layer = 1 + chance.below(2), s.n_head = 2, s.n_kv_head = 1 + chance.below(2), s.n_embd = target.channels();
+  s.n_layer = 1 + chance.below(2), s.n_head = 2, s.n_kv_head = 1 + chance.below(2), s.n_embd = target.config().n_embd;
   s.vocab_size = target.vocab_size(), s.ahead = 1 + chance.below(5), s.sequential = chance.below(2) > 0;
   if (!s.sequential && chance.below(2) > 0) s.tokens = 1 + chance.below(s.vocab_size), s.window = 2 + chance.below(30);
   ParallelFile file = {s, loud(parallel_table(s), chance), {}};
@@ -106,7 +108,7 @@ std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const flo
     case 4:
       return std::make_unique<Recycle>(vocab);
     case 5:
-      if (target.layers() > 1) return std::make_unique<FirstLayers>(target, target.layers() - 1);
+      if (target.config().n_layer > 1) return std::make_unique<FirstLayers>(target, target.config().n_layer - 1);
       return std::make_unique<RandomLogits>(vocab);
     case 6:
       return std::make_unique<SmallModel>(small);
