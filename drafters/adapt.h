@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <utility>
 
 #include "drafters/logits.h"
 #include "drafters/newton.h"

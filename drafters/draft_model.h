@@ -5,10 +5,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "decode.h"
 #include "drafters/logits.h"
@@ -103,12 +99,10 @@ class ModelDrafter : public Drafter {
     }
     follow(path);
   }
-  // Ends the iteration. Returns the tokens of the trunk, which is cached behind base_ positions.
-  std::vector<int> end_iteration() {
-    std::vector<int> tokens;
+  // Ends the iteration. Appends the tokens of the trunk, which is cached behind base_ positions.
+  void end_iteration(std::vector<int>& tokens) {
     for (int id : trunk_) tokens.push_back(seen_.token[id]);
     forget();
-    return tokens;
   }
   void forget() {
     seen_.shrink(0);
@@ -169,8 +163,8 @@ class ModelDrafter : public Drafter {
   }
   // Makes the trunk as much of `path` as is cached: what trunk and path share, then rows of the last forward.
   void follow(const std::vector<int>& path) {
-    size_t n = 0;
-    while (n < trunk_.size() && n < path.size() && trunk_[n] == path[n]) n++;
+    const auto apart = std::mismatch(trunk_.begin(), trunk_.end(), path.begin(), path.end()).first;
+    const size_t n = size_t(apart - trunk_.begin());
     model_.rewind(base_ + int(n));
     std::vector<int> rows;
     for (size_t i = n; n == trunk_.size() && i < path.size(); i++) {
@@ -275,8 +269,7 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
   void run_root(int) override {
     if (window_start(int(text_.size()), model_.block_size()) != start_) open();
     const int *const window = text_.data() + start_, n = int(text_.size()) - start_;
-    base_ = 0;
-    while (base_ < n - 1 && base_ < int(cached_.size()) && cached_[size_t(base_)] == window[base_]) base_++;
+    base_ = int(std::mismatch(window, window + std::min(n - 1, int(cached_.size())), cached_.begin()).first - window);
     model_.rewind(base_);
     run_text(window + base_, n - base_);
     cached_.assign(window, window + n - 1);
@@ -294,8 +287,7 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
   }
   // Ends the iteration: its trunk stays cached.
   void settle() {
-    const std::vector<int> trunk = end_iteration();
-    cached_.insert(cached_.end(), trunk.begin(), trunk.end());
+    end_iteration(cached_);
     model_.rewind(int(cached_.size()));
   }
 

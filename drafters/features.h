@@ -4,9 +4,6 @@
 // A forward on a CPU leaves the states in memory (Target::state), so they cost nothing until they are read.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "drafters/logits.h"
 #include "target.h"
 

@@ -16,10 +16,6 @@
 // the root. All nodes of a depth have the same guesses.
 #pragma once
 
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "drafters/features.h"
 #include "drafters/logits.h"
 #include "drafters/operations.h"
@@ -99,22 +95,15 @@ struct HydraWeights {
 // What a forward of R nodes computes.
 template <class T>
 struct HydraActivations {
-  Rows<T> features, above;    // (roots, 3 C), (roots, S) where the nodes are roots
-  Rows<T> input, pre, state;  // (R, S + C), (R, S) before SiLU, (R, S)
-  Rows<T> norm, low, logits;  // (R, S), (R, C), (R, N + 1)
-  Rows<T> rstd_in, rstd;      // (R) each: of the states above, of the states; for the backward
+  HydraSizes s;
+  int roots, R;  // most of a forward
+  Rows<T> of(int rows, int numbers) const { return Rows<T>(1, rows, pad16(numbers)); }
 
-  HydraActivations(const HydraSizes& s, int roots, int rows)
-      : features(1, roots, pad16(s.features())),
-        above(1, roots, pad16(s.width)),
-        input(1, rows, pad16(s.inputs())),
-        pre(1, rows, pad16(s.width)),
-        state(1, rows, pad16(s.width)),
-        norm(1, rows, pad16(s.width)),
-        low(1, rows, pad16(s.n_embd)),
-        logits(1, rows, pad16(s.classes())),
-        rstd_in(1, rows, 1),
-        rstd(1, rows, 1) {}
+  Rows<T> features = of(roots, s.features()), above = of(roots, s.width);  // (roots, 3 C), (roots, S) of the roots
+  // (R, S + C), (R, S) before SiLU, (R, S)
+  Rows<T> input = of(R, s.inputs()), pre = of(R, s.width), state = of(R, s.width);
+  Rows<T> norm = of(R, s.width), low = of(R, s.n_embd), logits = of(R, s.classes());  // (R, S), (R, C), (R, N + 1)
+  Rows<T> rstd_in{1, size_t(R), 1}, rstd{1, size_t(R), 1};  // of the states above, of the states; for the backward
 };
 template <class T>
 View<T> view(const Rows<T>& rows, int first) {
@@ -172,61 +161,35 @@ void hydra_guess(const Team& team, const HydraSizes& s, const HydraWeights<T, W>
 
 // They run on the target's threads, while it does not. A forward of the target drives their weights out of the caches,
 // so that each tree reads them from memory: they are held in 4 bits.
-class HydraHeads {
- public:
+struct HydraHeads {
   const HydraSizes sizes;
   const std::vector<int> token;  // (N) which guesses are of which tokens
+  const Target& target;
+  HydraWeights<float, AnyNumber> weights;
+  std::vector<std::vector<float>> biases = {};  // of each step
+  HydraActivations<float> a{sizes, 1, 1};
 
-  HydraHeads(const HydraFile& file, const Target& target)
-      : sizes(file.sizes), token(file.token), target_(target), weights_(sizes, file.weights.data(), false) {
-    for (const auto& step : weights_.step) bias_.emplace_back(step.bias, step.bias + sizes.width);
-    for (size_t k = 0; k < bias_.size(); k++) weights_.step[k].bias = bias_[k].data();
-    target_.on_threads(kLeastRows, [&](const Team& team) { weights_.pack(team); });
+  HydraHeads(const HydraFile& file, const Target& its)
+      : sizes(file.sizes), token(file.token), target(its), weights(sizes, file.weights.data(), false) {
+    for (auto& step : weights.step) step.bias = biases.emplace_back(step.bias, step.bias + sizes.width).data();
+    target.on_threads(kLeastRows, [&](const Team& team) { weights.pack(team); });
   }
 
-  // A node that is to have a state and guesses.
-  struct Node {
-    int token;
-    const float *features, *above;  // of a root (3 C), else null; of another node the state above it (S)
-    float *state, *logits;          // where its own go: (S), (N + 1)
-    int step;                       // that it takes
-  };
-  // The roots among them come first. Each step's nodes stand together.
-  void run(const std::vector<Node>& nodes) {
-    const int n = int(nodes.size());
-    const auto is_root = [](const Node& node) { return node.features != nullptr; };
-    const int roots = int(std::count_if(nodes.begin(), nodes.end(), is_root));
-    if (n > rows_) a_ = HydraActivations<float>(sizes, n, rows_ = n);
-    tokens_.clear();
-    for (int row = 0; row < n; row++) {
-      const Node& node = nodes[size_t(row)];
-      tokens_.push_back(node.token);
-      if (row < roots) std::copy_n(node.features, sizes.features(), a_.features.at(0, row));
-      else std::copy_n(node.above, sizes.width, a_.above.at(0, row));
-    }
-    target_.on_threads(n, [&](const Team& team) {
-      embed(target_, team, n, tokens_.data(), {a_.input.data() + sizes.width, int(a_.input.stride)});
-      hydra_roots(team, sizes, weights_, roots, a_);
+  // Gives nodes of these tokens their states and guesses. The first ones are roots, whose features are in a.features;
+  // the states above the others are in a.above. steps: that they take; each step's nodes stand together.
+  void run(const std::vector<int>& tokens, const std::vector<int>& steps, int roots) {
+    const int n = int(tokens.size());
+    target.on_threads(n, [&](const Team& team) {
+      embed(target, team, n, tokens.data(), {a.input.data() + sizes.width, int(a.input.stride)});
+      hydra_roots(team, sizes, weights, roots, a);
       for (int first = 0, end = 0; first < n; first = end) {
-        const int step = nodes[size_t(first)].step;
-        while (end < n && nodes[size_t(end)].step == step) end++;
-        hydra_step(team, sizes, weights_, step, first, end - first, view(a_.above, first), a_);
+        const int step = steps[size_t(first)];
+        while (end < n && steps[size_t(end)] == step) end++;
+        hydra_step(team, sizes, weights, step, first, end - first, view(a.above, first), a);
       }
-      hydra_guess(team, sizes, weights_, n, a_);
+      hydra_guess(team, sizes, weights, n, a);
     });
-    for (int row = 0; row < n; row++) {
-      std::copy_n(a_.state.at(0, row), sizes.width, nodes[size_t(row)].state);
-      std::copy_n(a_.logits.at(0, row), sizes.classes(), nodes[size_t(row)].logits);
-    }
   }
-
- private:
-  const Target& target_;
-  std::vector<std::vector<float>> bias_;  // of each step
-  HydraWeights<float, AnyNumber> weights_;
-  HydraActivations<float> a_{sizes, 1, 1};
-  int rows_ = 1;  // of these
-  std::vector<int> tokens_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -237,15 +200,14 @@ class HydraHeads {
 // heads; a node's state stays until the iteration ends.
 class Hydra : public LikelyDrafter {
  public:
-  Hydra(std::shared_ptr<HydraHeads> heads, int target_vocabulary)
-      : LikelyDrafter(target_vocabulary), heads_(std::move(heads)), features_(size_t(heads_->sizes.features())) {}
+  Hydra(std::shared_ptr<HydraHeads> heads, int vocabulary) : LikelyDrafter(vocabulary), heads_(std::move(heads)) {}
   std::unique_ptr<Drafter> another(int) const override { return named<Hydra>(name, heads_, vocab); }
 
   void attach(const TargetRows* rows) override { rows_ = rows; }
   void begin(const int*, int) override { forget(false); }
   void committed(const Commit& commit) override {
     const float* const last = rows_ ? rows_->features(commit.rows[commit.n - 1]) : nullptr;
-    if (last) std::copy_n(last, features_.size(), features_.begin());
+    if (last) features_.assign(last, last + heads_->sizes.features());
     forget(last != nullptr);
   }
 
@@ -291,25 +253,34 @@ class Hydra : public LikelyDrafter {
     const int end = ran_ == 0 ? 1 : seen_.size();
     for (int id = ran_; id < end && seen_.parent[id] < ran_; id++) next.emplace_back(this, id);
   }
-  static void run(const std::vector<std::pair<Hydra*, int>>& next) {
-    std::vector<HydraHeads::Node> roots, others;
+  // Runs these nodes of some texts in one forward: the roots first, and each step's together.
+  static void run(std::vector<std::pair<Hydra*, int>>& next) {
+    HydraHeads& heads = *next[0].first->heads_;
+    HydraActivations<float>& a = heads.a;
+    const HydraSizes& s = heads.sizes;
+    const auto turn = [&](const auto& node) { return s.heads > 0 ? node.second : int(node.second > 0); };
+    std::stable_sort(next.begin(), next.end(), [&](const auto& x, const auto& y) { return turn(x) < turn(y); });
+    const int n = int(next.size());
+    if (n > a.R) a = {s, n, n};
+    std::vector<int> tokens, steps;
+    int roots = 0;
     for (const auto& [its, id] : next) {
-      const HydraSizes& sizes = its->heads_->sizes;
+      const bool root = s.heads > 0 || id == 0;
+      const size_t ids = size_t(std::max(its->seen_.size(), s.heads));
       its->ran_ = id + 1;
-      const size_t ids = size_t(std::max(its->seen_.size(), sizes.heads));
-      its->states_.resize(std::max(its->states_.size(), ids * size_t(sizes.width)));
-      its->logits_.resize(std::max(its->logits_.size(), ids * size_t(sizes.classes())));
+      its->states_.resize(std::max(its->states_.size(), ids * size_t(s.width)));
+      its->logits_.resize(std::max(its->logits_.size(), ids * size_t(s.classes())));
+      if (root) std::copy_n(its->features_.data(), s.features(), a.features.at(0, roots++));
+      else std::copy_n(its->state_of(its->seen_.parent[id]), s.width, a.above.at(0, int(tokens.size())));
+      tokens.push_back(its->seen_.token[root ? 0 : id]);
+      steps.push_back(s.heads > 0 ? id : 0);
     }
-    for (const auto& [its, id] : next) {
-      float *const state = its->state_of(id), *const logits = its->logits_of(id);
-      if (!its->sees_path() || id == 0)
-        roots.push_back({its->seen_.token[0], its->features_.data(), nullptr, state, logits, id});
-      else others.push_back({its->seen_.token[id], nullptr, its->state_of(its->seen_.parent[id]), state, logits, 0});
+    heads.run(tokens, steps, roots);
+    for (int row = 0; row < n; row++) {
+      const auto& [its, id] = next[size_t(row)];
+      std::copy_n(a.state.at(0, row), s.width, its->state_of(id));
+      std::copy_n(a.logits.at(0, row), s.classes(), its->logits_of(id));
     }
-    const auto earlier = [](const HydraHeads::Node& a, const HydraHeads::Node& b) { return a.step < b.step; };
-    std::stable_sort(roots.begin(), roots.end(), earlier);
-    roots.insert(roots.end(), others.begin(), others.end());
-    next[0].first->heads_->run(roots);
   }
 
   const std::shared_ptr<HydraHeads> heads_;  // of all texts

@@ -12,10 +12,6 @@
 // target's embedding of the root, scaled to mean square 1.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "drafters/logits.h"
 #include "drafters/operations.h"
 #include "model.h"
@@ -101,7 +97,6 @@ struct MedusaWeights {
   struct Head {
     Weight<T, T> linear, projection;     // tied heads share the projection
     std::vector<Weight<T, T>> low_rank;  // down, up; or none
-    const T* bias;
   };
   std::vector<Head> heads;
   Weight<T, T> target;  // the target's head
@@ -112,7 +107,7 @@ struct MedusaWeights {
   MedusaWeights(const MedusaSizes& s, const T* flat, const T* target_head, bool training)
       : target(target_head, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
     for (const auto& head : MedusaTensors<const T>(s, flat).heads) {
-      heads.push_back({{head.linear, s.inputs(), s.n_embd}, {}, {}, head.bias});
+      heads.push_back({{head.linear, s.inputs(), s.n_embd, false, head.bias}, {}, {}});
       if (own) heads.back().projection = {head.projection, s.n_embd, s.vocab_size, true};
       if (s.rank > 0) heads.back().low_rank = {{head.down, s.n_embd, s.rank}, {head.up, s.rank, s.vocab_size}};
     }
@@ -142,26 +137,22 @@ struct MedusaWeights {
   }
 };
 
-// What the heads compute for up to R rows: the arrays of one head or, for training, of each. Row r of head k is row
-// k R + r.
+// What the heads read, and compute for up to R rows: the arrays of one head or, for training, of each. Row r of head k
+// is row k R + r.
 template <class T>
 struct MedusaActivations {
-  int C, X, V, r;  // row strides, padded to 16: channels, a head's inputs, vocabulary, rank
-  Rows<T> pre, g;  // (heads, R, C) before SiLU; h + SiLU of it
-  Rows<T> down;    // (heads, R, rank) g times the first matrix of the low-rank product
-  Rows<T> base;    // (R, V) the target's head on g
-  Rows<T> logits;  // (heads, R, V)
+  MedusaSizes s;
+  int R, heads;  // most rows; how many heads' arrays there are
+  MedusaActivations(const MedusaSizes& its, int rows, int heads_kept) : s(its), R(rows), heads(heads_kept) {}
+  Rows<T> of(int stride) const { return Rows<T>(heads, R, stride); }
 
-  MedusaActivations(const MedusaSizes& s, int rows, int heads_kept)
-      : C(pad16(s.n_embd)),
-        X(pad16(s.inputs())),
-        V(pad16(s.vocab_size)),
-        r(pad16(std::max(0, s.rank))),
-        pre(heads_kept, rows, C),
-        g(heads_kept, rows, C),
-        down(heads_kept, rows, r),
-        base(r > 0, rows, V),
-        logits(heads_kept, rows, V) {}
+  int C = pad16(s.n_embd), X = pad16(s.inputs()), V = pad16(s.vocab_size), r = pad16(std::max(0, s.rank));  // strides
+  Rows<T> hidden = Rows<T>(1, R, C), input = Rows<T>(1, R, s.root ? X : 0);  // (R, C); with the roots (R, inputs)
+  const T* inputs() const { return s.root ? input.data() : hidden.data(); }
+  Rows<T> pre = of(C), g = of(C);       // (heads, R, C) before SiLU; h + SiLU of it
+  Rows<T> down = of(r);                 // (heads, R, rank) g times the first matrix of the low-rank product
+  Rows<T> base = Rows<T>(r > 0, R, V);  // (R, V) the target's head on g
+  Rows<T> logits = of(V);               // (heads, R, V)
 };
 
 // Runs head k (from 0) on R rows of hidden states h (R, a.C). x (R, a.X): h and the roots, or h itself. Its logits go
@@ -171,7 +162,7 @@ void medusa_forward(const Team& team, const MedusaWeights<T>& w, int k, int R, c
                     const MedusaActivations<T>& a, int at = 0) {
   const typename MedusaWeights<T>::Head& head = w.heads[size_t(k)];
   T *pre = a.pre.at(0, at), *g = a.g.at(0, at), *logits = a.logits.at(0, at);
-  matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.bias, h});
+  matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.linear.bias, h});
   team.wait();
   if (head.low_rank.empty()) {
     matmul(team, R, Matmul<T, T>{g, a.C, head.projection.forward, logits, a.V});
@@ -189,50 +180,23 @@ void medusa_forward(const Team& team, const MedusaWeights<T>& w, int k, int R, c
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// The heads, for all texts that draft with them: their weights, and a forward of one head on the rows of some texts.
-class SharedHeads {
- public:
+// The heads, for all texts that draft with them.
+struct SharedHeads {
   const MedusaSizes sizes;
+  MedusaWeights<float> weights;
+  std::vector<float> roots;                     // (V, C) where the heads read the root, or none
+  std::vector<std::vector<float>> biases = {};  // of each head
+  MedusaActivations<float> activations{sizes, 1, 1};
 
   SharedHeads(const MedusaHeads& heads, const TargetEnds<float>& target)
       : sizes(heads.sizes),
-        weights_(sizes, heads.weights.data(), target.head, false),
-        roots_(sizes.root ? root_table(sizes, target.embedding) : std::vector<float>()) {
-    weights_.target.pack(Team{});
-    weights_.pack(Team{});
-    for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes.n_embd);
-    for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
+        weights(sizes, heads.weights.data(), target.head, false),
+        roots(sizes.root ? root_table(sizes, target.embedding) : std::vector<float>()) {
+    weights.target.pack(Team{});
+    weights.pack(Team{});
+    for (auto& head : weights.heads)
+      head.linear.bias = biases.emplace_back(head.linear.bias, head.linear.bias + sizes.n_embd).data();
   }
-  // (C) of a token; null where the heads do not read the root.
-  const float* root(int token) const {
-    return sizes.root ? roots_.data() + size_t(token) * size_t(sizes.n_embd) : nullptr;
-  }
-  // Runs head k on these rows, each (inputs): the hidden state that picked a root and, where the heads read it, that
-  // root's row. logits[i] (V): of row i.
-  void run(int k, const std::vector<const float*>& rows, const std::vector<float*>& logits) {
-    const int R = int(rows.size()), C = sizes.n_embd;
-    if (R > most_) {
-      most_ = R;
-      activations_ = MedusaActivations<float>(sizes, R, 1);
-      hidden_ = Rows<float>(1, R, activations_.C);
-      input_ = Rows<float>(1, R, activations_.X);
-    }
-    for (int row = 0; row < R; row++) {
-      std::copy_n(rows[size_t(row)], C, hidden_.at(0, row));
-      std::copy_n(rows[size_t(row)], sizes.inputs(), input_.at(0, row));
-    }
-    medusa_forward(Team{}, weights_, k, R, hidden_.data(), input_.data(), activations_);
-    for (int row = 0; row < R; row++)
-      std::copy_n(activations_.logits.at(0, row), sizes.vocab_size, logits[size_t(row)]);
-  }
-
- private:
-  MedusaWeights<float> weights_;
-  std::vector<std::vector<float>> biases_;
-  std::vector<float> roots_;  // (V, C) or none
-  MedusaActivations<float> activations_{sizes, 1, 1};
-  Rows<float> hidden_{1, 1, size_t(activations_.C)}, input_{1, 1, size_t(activations_.X)};
-  int most_ = 1;  // rows of these
 };
 
 // A node's distribution depends on its depth alone: head depth + 1 gives it, at the row whose pick is the root. There
@@ -243,11 +207,7 @@ class Medusa : public DepthDrafter {
   Medusa(const MedusaHeads& heads, const TargetEnds<float>& target)
       : Medusa(std::make_shared<SharedHeads>(heads, target)) {}
   explicit Medusa(std::shared_ptr<SharedHeads> heads)
-      : DepthDrafter(heads->sizes.vocab_size),
-        heads_(std::move(heads)),
-        input_(size_t(heads_->sizes.inputs())),
-        logits_(size_t(heads_->sizes.heads) * size_t(heads_->sizes.vocab_size)),
-        known_(size_t(heads_->sizes.heads), 0) {}
+      : DepthDrafter(heads->sizes.vocab_size), heads_(std::move(heads)) {}
   std::unique_ptr<Drafter> another(int) const override { return named<Medusa>(name, heads_); }
   int depths() const override { return heads_->sizes.heads; }
 
@@ -257,12 +217,13 @@ class Medusa : public DepthDrafter {
   }
   void committed(const Commit& commit) override {
     rollback();
-    const int C = heads_->sizes.n_embd;
+    const size_t C = size_t(heads_->sizes.n_embd);
     const float* const last = rows ? rows->hidden(commit.rows[commit.n - 1]) : nullptr;
     ready_ = last != nullptr;
     if (ready_) std::copy_n(last, C, input_.data());
-    if (const float* const root = heads_->root(commit.tokens[commit.n - 1])) std::copy_n(root, C, input_.data() + C);
-    std::fill(known_.begin(), known_.end(), 0);
+    if (heads_->sizes.root)
+      std::copy_n(heads_->roots.data() + size_t(commit.tokens[commit.n - 1]) * C, C, input_.data() + C);
+    known_.assign(size_t(depths()), 0);
   }
 
   bool prepare_all(const std::vector<Expansion>& all) override {
@@ -286,22 +247,30 @@ class Medusa : public DepthDrafter {
 
  private:
   float* logits_at(int k) { return logits_.data() + size_t(k) * size_t(vocab); }
+  // Runs head k for these texts, in one forward.
   void run(int k, const std::vector<Medusa*>& all) {
-    std::vector<const float*> inputs;
-    std::vector<float*> logits;
-    for (Medusa* its : all) {
-      inputs.push_back(its->input_.data());
-      logits.push_back(its->logits_at(k));
-      its->known_[size_t(k)] = 1;
+    const MedusaSizes& sizes = heads_->sizes;
+    MedusaActivations<float>& a = heads_->activations;
+    const int R = int(all.size());
+    if (R > a.R) a = MedusaActivations<float>(sizes, R, 1);
+    for (int row = 0; row < R; row++) {
+      const float* const input = all[size_t(row)]->input_.data();
+      std::copy_n(input, sizes.n_embd, a.hidden.at(0, row));
+      if (sizes.root) std::copy_n(input, sizes.inputs(), a.input.at(0, row));
     }
-    heads_->run(k, inputs, logits);
+    medusa_forward(Team{}, heads_->weights, k, R, a.hidden.data(), a.inputs(), a);
+    for (int row = 0; row < R; row++) {
+      std::copy_n(a.logits.at(0, row), vocab, all[size_t(row)]->logits_at(k));
+      all[size_t(row)]->known_[size_t(k)] = 1;
+    }
   }
 
   const std::shared_ptr<SharedHeads> heads_;  // of all texts
-  std::vector<float> input_;   // (inputs) the hidden state that picked the root, and perhaps the root's row
-  std::vector<float> logits_;  // (K, V)
-  std::vector<char> known_;    // (K) whether the head has run in this iteration
-  bool ready_ = false;         // whether there is a hidden state
+  // (inputs) the hidden state that picked the root, and perhaps the root's row
+  std::vector<float> input_ = std::vector<float>(size_t(heads_->sizes.inputs()));
+  std::vector<float> logits_ = std::vector<float>(size_t(heads_->sizes.heads) * size_t(vocab));  // (K, V)
+  std::vector<char> known_;  // (K) whether the head has run in this iteration
+  bool ready_ = false;       // whether there is a hidden state
 };
 
 }  // namespace nanospec

@@ -10,11 +10,7 @@
 // a second; the shorter contexts need no search.
 #pragma once
 
-#include <algorithm>
 #include <functional>
-#include <numeric>
-#include <utility>
-#include <vector>
 
 #include "drafters/logits.h"
 

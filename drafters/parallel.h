@@ -20,12 +20,6 @@
 // costs a forward.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "drafters/draft_model.h"
 #include "drafters/features.h"
 #include "drafters/operations.h"
@@ -127,16 +121,14 @@ struct ParallelWeights {
 // What a forward of up to R rows computes: in the layers, and before them.
 template <class T>
 struct ParallelActivations : Activations<T> {
-  int stream;      // most rows of the stream
-  bool all_enter;  // if sequential each row has an input of its own; else the stream's rows, and one slot
+  int stream, entering;  // most rows of the stream; rows with an input: if sequential all, else the stream and a slot
 
   ParallelActivations(const ParallelSizes& s, int stream_rows, int rows, int slot_count, bool training, int threads)
       : Activations<T>(layers_of(s, 0), rows, slot_count, training, threads, false),
         stream(stream_rows),
-        all_enter(s.sequential) {}
+        entering(s.sequential ? rows : stream_rows + 1) {}
 
   int E = pad16(2 * this->config.n_embd), X = pad16(kFeatures * this->config.n_embd);  // row strides
-  int entering = all_enter ? this->R : stream + 1;
 
   Rows<T> features = this->rows_of(1, stream, X);  // (stream, 3 C) the target's
   Rows<T> hidden =
@@ -199,22 +191,7 @@ class Streams {
 
   // most_drafted: how many rows of a text may draft in one forward; as many may be cached behind the text.
   Streams(const ParallelFile& file, Target& target, int most_drafted)
-      : sizes(file.sizes),
-        token(file.token),
-        target_(target),
-        window_(sizes.window > 0 ? std::min(sizes.window, target.block_size()) : target.block_size()),
-        most_drafted_(most_drafted),
-        slots_(pad64(window_ + 2 * most_drafted)),
-        flat_(file.weights),
-        config_(layers_of(sizes, window_ + 2 * most_drafted_)),
-        weights_(sizes, config_.block_size, flat_.data(), false),
-        seats_(size_t(target.seats())),
-        all_rows_(window_ + most_drafted_ + 2 * most_drafted_ * (target.seats() - 1)),
-        a_(sizes, all_rows_, all_rows_, slots_ * target.seats(), false, target.pool()->size()),
-        batch_(all_rows_, target.seats(), false),
-        kept_(2 + size_t(most_drafted_)),
-        outputs_(2, most_drafted_ * target.seats(), a_.C),
-        logits_(1, most_drafted_ * target.seats(), pad16(sizes.classes())) {
+      : sizes(file.sizes), token(file.token), target_(target), most_drafted_(most_drafted), flat_(file.weights) {
     target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
   }
 
@@ -348,20 +325,24 @@ class Streams {
   }
 
   Target& target_;
-  const int window_, most_drafted_, slots_;
+  const int most_drafted_;
+  const int window_ = sizes.window > 0 ? std::min(sizes.window, target_.block_size()) : target_.block_size();
+  const int slots_ = pad64(window_ + 2 * most_drafted_);
   const std::vector<float> flat_;
-  const Config config_;
-  ParallelWeights<float, AnyNumber> weights_;
-  std::vector<Seat> seats_;
+  const Config config_ = layers_of(sizes, window_ + 2 * most_drafted_);
+  ParallelWeights<float, AnyNumber> weights_{sizes, config_.block_size, flat_.data(), false};
+  std::vector<Seat> seats_ = std::vector<Seat>(size_t(target_.seats()));
   Seat* seat_ = seats_.data();
-  const int all_rows_;  // most of a forward
-  ParallelActivations<float> a_;
+  const int all_rows_ = window_ + most_drafted_ + 2 * most_drafted_ * (target_.seats() - 1);  // most of a forward
+  ParallelActivations<float> a_{sizes, all_rows_, all_rows_, target_.seats() * slots_, false, target_.pool()->size()};
   Batch rows_;  // of the current forward
-  DeviceBatch batch_;
-  Array<int> kept_;
+  DeviceBatch batch_{all_rows_, target_.seats(), false};
+  Array<int> kept_{2 + size_t(most_drafted_)};
   Array<float> unpacked_;  // see embedding_of()
   const float* embedding_ = nullptr;
-  Rows<float> outputs_, logits_;  // of the outputs: the state, and its norm; the logits
+  // Of the outputs: the state, and its norm; the logits.
+  Rows<float> outputs_ = a_.rows_of(2, target_.seats() * most_drafted_, a_.C);
+  Rows<float> logits_ = a_.once(target_.seats() * most_drafted_, pad16(sizes.classes()));
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,6 @@
 // formula says how much a token counts that once followed 12 tokens of the generated text: that is learned.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "drafters/logits.h"
 
 namespace nanospec {
@@ -171,15 +167,7 @@ class LookBack {
       while (length < longest && length <= place && text_[place - length] == back(length + 1)) length++;
       places_[length].push_back(place + 1 < size ? text_[place + 1] : more[0]);
     }
-    collect(matches);
-  }
-
- private:
-  static constexpr int kMostPlaces = 256;
-
-  // Counts the tokens that followed, from the longest matches down.
-  void collect(Matches& matches) {
-    count_.clear();
+    count_.clear();  // counts the tokens that followed, from the longest matches down
     for (int length = kLongestMatch; length > 0; length--) {
       if (places_[length].empty()) continue;
       for (int token : places_[length]) count_.add(token)++;
@@ -187,6 +175,9 @@ class LookBack {
       matches.close(length);
     }
   }
+
+ private:
+  static constexpr int kMostPlaces = 256;
 
   std::vector<int> text_, earlier_;             // (n)
   std::vector<int> latest_;                     // (V) latest place of each token; -1: none

@@ -7,12 +7,8 @@
 // same text, so nothing here can change it.
 #pragma once
 
-#include <atomic>
 #include <exception>
-#include <functional>
 #include <map>
-#include <thread>
-#include <utility>
 
 #include "growth/ahead_stats.h"
 #include "growth/plan.h"
@@ -32,12 +28,10 @@ class DraftingAhead {
   DraftingAhead(Drafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
                 std::function<Limits(int n)> limits_at)
       : drafter_(drafter),
-        assumes_(dynamic_cast<DraftsAhead&>(drafter)),
         shape_(shape),
         sampling_(sampling),
         knows_noise_(knows_noise),
         limits_at_(std::move(limits_at)),
-        noise_(sampling, drafter.vocab),
         worker_([this, first_cpu = sched_getcpu()] {
           move_to_cpu(1, first_cpu);
           never_preempt();
@@ -49,11 +43,10 @@ class DraftingAhead {
             try {
               work();
             } catch (...) { error_ = std::current_exception(); }
+            assumes_.rollback();
             done_.raise();
           }
         }) {}
-  DraftingAhead(const DraftingAhead&) = delete;
-  DraftingAhead& operator=(const DraftingAhead&) = delete;
   ~DraftingAhead() {
     if (drafting_) stop({});
     ends_ = true;
@@ -86,23 +79,21 @@ class DraftingAhead {
     stats.forwards++;
     stats.outcomes += int64_t(cache_.size());
     stats.cut += cut_;
-    const auto at = cache_.find(tokens);
-    found_ = at == cache_.end() ? nullptr : &at->second;
     finished_ = true;
   }
 
   // Gives the tree of the next iteration, if it was drafted ahead. Called once after finish().
   bool take(Growth& growth, Questions& asked, AheadStats& stats) {
     if (!std::exchange(finished_, false)) return false;
-    Ready* const ready = std::exchange(found_, nullptr);
-    if (!ready) {
+    const auto at = cache_.find(committed_);
+    if (at == cache_.end()) {
       stats.misses++;  // also where there was no room for a tree
       return false;
     }
-    std::swap(growth, ready->growth);
-    asked = ready->asked;
+    std::swap(growth, at->second.growth);
+    asked = at->second.asked;
     stats.hits++;
-    stats.seconds_saved += ready->seconds;
+    stats.seconds_saved += at->second.seconds;
     return true;
   }
 
@@ -137,10 +128,6 @@ class DraftingAhead {
   }
 
   void work() {
-    struct RollbackAtEnd {
-      DraftsAhead& drafter;
-      ~RollbackAtEnd() { drafter.rollback(); }
-    } rollback_at_end{assumes_};
     assumes_.assume(nullptr, 0);
     for (const Outcome& outcome : outcomes()) {
       Key key(1, outcome.token);
@@ -156,8 +143,7 @@ class DraftingAhead {
   // walk ends at the node, with the candidate as bonus token.
   std::vector<Outcome> outcomes() {
     const Tree& tree = tree_;
-    std::vector<int> order(size_t(tree.size())), children(order.size(), 0), nodes, count(order.size());
-    for (int i = 0; i < tree.size(); i++) order[i] = i;
+    std::vector<int> order = numbers_to(tree.size()), children(order.size(), 0), nodes, count(order.size());
     for (int i = 1; i < tree.size(); i++) children[tree.parent[i]]++;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return tree.depth[a] < tree.depth[b]; });
     for (int i : order) nodes.push_back(tree.origin[i]);
@@ -210,12 +196,12 @@ class DraftingAhead {
   }
 
   Drafter& drafter_;
-  DraftsAhead& assumes_;
+  DraftsAhead& assumes_ = dynamic_cast<DraftsAhead&>(drafter_);
   const Shape shape_;
   const Sampling sampling_;
   const bool knows_noise_;
   const std::function<Limits(int)> limits_at_;
-  Noise noise_;  // its own rows
+  Noise noise_{sampling_, drafter_.vocab};  // its own rows
 
   // The current forward.
   Growth growth_;  // copies: the thread that decodes may end by an exception
@@ -236,8 +222,7 @@ class DraftingAhead {
   Key committed_;                  // by the forward
   std::atomic<bool> ends_{false};  // set before the last signal of asked_
   bool drafting_ = false, finished_ = false;
-  Ready* found_ = nullptr;  // in the cache
-  std::thread worker_;      // the last member: it starts after all others are initialized
+  std::thread worker_;  // the last member: it starts after all others are initialized
 };
 
 // ---------------------------------------------------------------------------------------------------------------

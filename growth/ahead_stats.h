@@ -1,10 +1,7 @@
 // growth/ahead_stats.h: the setting and the counts of drafting while the target verifies (ahead.h).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "files/words.h"
 

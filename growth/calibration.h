@@ -5,7 +5,6 @@
 // What is measured is counted in commands/calibration.h.
 #pragma once
 
-#include <filesystem>
 #include <numeric>
 
 #include "files/model_path.h"
@@ -156,7 +155,7 @@ inline Template parse_static(const std::string& text, const std::string& where) 
     const Path ranks = one.get<Path>();
     if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + shown_path(one) + " comes twice");
   }
-  std::vector<int> parent = {-1}, rank = {0};
+  Template t;
   std::map<Path, int> place = {{{}, 0}};
   for (const auto& [length, node] : nodes) {
     const Path above(node.begin(), node.end() - 1);
@@ -165,11 +164,9 @@ inline Template parse_static(const std::string& text, const std::string& where) 
     if (!place.count(above)) bad(filled("the path {} has no parent {}", shown_path(node), shown_path(above)));
     if (node.back() > 0 && !place.count(before))
       bad(filled("the path {} has no sibling {} before it", shown_path(node), shown_path(before)));
-    place[node] = int(parent.size());
-    parent.push_back(place[above]);
-    rank.push_back(node.back());
+    place[node] = t.add(place[above], node.back());
   }
-  return by_levels(parent, rank);
+  return by_levels(t.parent, t.rank);
 }
 
 inline Template read_static(const std::string& path) { return parse_static(read_file(path), printable(path, 300)); }

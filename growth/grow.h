@@ -5,7 +5,6 @@
 // callable.
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <numeric>
 

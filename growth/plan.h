@@ -12,8 +12,6 @@
 // Here, in order: the questions to a drafter; growth by a shape; the planner.
 #pragma once
 
-#include <memory>
-
 #include "decode.h"
 #include "drafters/logits.h"
 #include "growth/clock.h"
@@ -96,13 +94,7 @@ class ShapePlanner : public TreePlanner, public Watcher {
     began();
     return drafts = shape_.kind != Shape::kAuto || experience_.pace.due();
   }
-  Limits limits_now(int room) const {
-    Limits limits = this->limits(room);
-    if (!experience_.pace.rare()) return limits;
-    limits.expand_seconds = 0;
-    limits.best_chance = 1;
-    return limits;
-  }
+  Limits limits_now(int room) const { return experience_.pace.rare() ? Limits{room, cost_} : limits(room); }
   Corrected corrected(Drafter& drafter) const { return {drafter, experience_.trust, experience_.best_chance}; }
   // The tree has grown. costs: of its rows and its drafter, in tokens that plain decoding would give in that time.
   // each: the seconds of an expansion.

@@ -1,7 +1,7 @@
 // growth/shapes.cpp: what shapes.h declares, in the same order.
 #include "growth/shapes.h"
 
-#include <algorithm>
+#include <cstdlib>
 
 namespace nanospec {
 
@@ -19,8 +19,7 @@ Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank)
     std::sort(own.begin(), own.end(), [&](int a, int b) { return rank[a] < rank[b]; });
     for (int child : own) {
       order.push_back(child);
-      t.parent.push_back(at);
-      t.rank.push_back(rank[child]);
+      t.add(at, rank[child]);
     }
   }
   return t;
@@ -31,10 +30,7 @@ Template cartesian_template(const std::vector<int>& widths) {
   for (int width : widths) {
     const int first = t.level.end()[-2], last = t.level.back();
     for (int above = first; above < last; above++)
-      for (int rank = 0; rank < width; rank++) {
-        t.parent.push_back(above);
-        t.rank.push_back(rank);
-      }
+      for (int rank = 0; rank < width; rank++) t.add(above, rank);
     t.level.push_back(int(t.parent.size()));
   }
   return t;
@@ -47,10 +43,6 @@ Template truncated(Template t, int nodes) {
   while (t.level.end()[-2] >= nodes + 1) t.level.pop_back();
   t.level.back() = nodes + 1;
   return t;
-}
-
-Template calibrated_template(const Accuracy& accuracy, int nodes) {
-  return likeliest_template(accuracy.depths, accuracy.ranks, nodes, [&](int d, int r) { return accuracy.at(d, r); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -70,10 +62,10 @@ namespace {
                whole ? "out of range" : "not written so", known.form, known.what, whole ? ", each from 1 on" : "");
 }
 
-// "4,4,2" as {4, 4, 2}; empty if a part is no count.
-std::vector<int> counts(const std::string& text) {
+// "4,4,2" at ',' as {4, 4, 2}; empty if a part is no count.
+std::vector<int> counts(const std::string& text, char between) {
   std::vector<int> list;
-  for (const std::string& one : split_at(text + ",", ',')) {
+  for (const std::string& one : split_at(text + between, between)) {
     list.push_back(parse_count(one));
     if (list.back() == 0) return {};
   }
@@ -83,8 +75,7 @@ std::vector<int> counts(const std::string& text) {
 // Reads settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
 void read_settings(Shape& shape, const std::string& settings) {
   for (const std::string& one : split_at(settings.empty() ? "" : settings + ",", ',')) {
-    const size_t equals = std::min(one.find('='), one.size());
-    const std::string key = one.substr(0, equals), value = one.substr(std::min(equals + 1, one.size()));
+    const std::string key = one.substr(0, one.find('=')), value = one.substr(std::min(key.size() + 1, one.size()));
     char* end = nullptr;
     const float number = std::strtof(value.c_str(), &end);
     const int count = parse_count(value);
@@ -104,59 +95,40 @@ void read_settings(Shape& shape, const std::string& settings) {
 }  // namespace
 
 Shape parse_shape(const std::string& text, int budget) {
-  const size_t colon = std::min(text.find(':'), text.size());
-  const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
+  const std::string word = text.substr(0, text.find(':')), rest = text.substr(std::min(word.size() + 1, text.size()));
   Shape shape;
   shape.kind = Shape::Kind(
       place_of("shape", word, text, "--shape", column(kShapes, &ShapeWord::word), column(kShapes, &ShapeWord::form)));
   shape.budget = budget;
   shape.name = text;
-  const size_t cross = std::min(rest.find('x'), rest.size());
-  std::vector<int> widths;  // of cartesian templates
-  switch (shape.kind) {
-    case Shape::kChain:
-      shape.depth = parse_count(rest);
-      shape.width = 1;
-      break;
-    case Shape::kFull:
-      shape.depth = parse_count(rest.substr(0, cross));
-      shape.width = parse_count(rest.substr(std::min(cross + 1, rest.size())));
-      if (shape.width == 0) shape.depth = 0;
-      break;
-    case Shape::kCartesian:
-      widths = counts(rest);
-      shape.depth = int(widths.size());
-      break;
-    case Shape::kBeam:
-      shape.width = parse_count(rest);
-      shape.depth = shape.width > 0 ? kBeamDepth : 0;
-      if (shape.width > kMostBeam)
-        refuse_usage("shape {} is too wide: --shape: choose beam:{} or less", text.substr(0, 64), kMostBeam);
-      break;
-    case Shape::kStatic:
-    case Shape::kCalibrated:
-    case Shape::kSequoia:
-      shape.file = rest;
-      shape.depth = !rest.empty() || (text == word && shape.kind != Shape::kStatic);
-      break;
-    case Shape::kBestFirst:
-    case Shape::kAuto:
-      shape.depth = text == word;
-      break;
-    case Shape::kEntropyStop:
-    case Shape::kEntropyNaive:
-    case Shape::kEntropyWidth:
-    case Shape::kEntropyDepthWidth:
-      shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth;
-      shape.width = 4;
-      shape.threshold = shape.kind == Shape::kEntropyDepthWidth ? 2 : 1;
-      if (text != word && rest.empty()) refuse_settings(shape, rest);
-      read_settings(shape, rest);
+  std::vector<int> widths;  // of a cartesian template; depth and width of a chain or a full tree
+  if (shape.kind <= Shape::kCartesian) widths = counts(rest, shape.kind == Shape::kCartesian ? ',' : 'x');
+  if (shape.kind == Shape::kChain) widths.push_back(1);
+  if (shape.full() && widths.size() == 2) {
+    shape.depth = widths[0];
+    shape.width = widths[1];
+  } else if (shape.kind == Shape::kCartesian) {
+    shape.depth = int(widths.size());
+  } else if (shape.kind == Shape::kBeam) {
+    shape.width = parse_count(rest);
+    shape.depth = shape.width > 0 ? kBeamDepth : 0;
+    if (shape.width > kMostBeam)
+      refuse_usage("shape {} is too wide: --shape: choose beam:{} or less", text.substr(0, 64), kMostBeam);
+  } else if (shape.kind == Shape::kBestFirst || shape.kind == Shape::kAuto) {
+    shape.depth = text == word;
+  } else if (shape.by_entropy()) {
+    shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth;
+    shape.width = 4;
+    shape.threshold = shape.kind == Shape::kEntropyDepthWidth ? 2 : 1;
+    if (text != word && rest.empty()) refuse_settings(shape, rest);
+    read_settings(shape, rest);
+  } else if (!shape.full()) {  // out of a file
+    shape.file = rest;
+    shape.depth = !rest.empty() || (text == word && shape.kind != Shape::kStatic);
   }
   if (shape.depth < 1) refuse_settings(shape, rest);
-  const auto width_at = [&](int64_t d) { return widths[size_t(d)]; };
-  const int64_t nodes =
-      shape.full() ? full_tree_nodes(shape.depth, shape.width) : tree_nodes(int64_t(widths.size()), width_at);
+  const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width)
+                                     : tree_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[size_t(d)]; });
   if (nodes > budget)
     refuse_usage("shape {} has {}{} nodes, the budget is {}: --shape: choose a smaller shape or raise --budget",
                  text.substr(0, 64), nodes == std::numeric_limits<int64_t>::max() ? "more than " : "", nodes, budget);

@@ -12,8 +12,6 @@
 //   3. add its name to kAllShapes in tests/mock.h, which the sweeps run: under `match` no shape can change the text.
 #pragma once
 
-#include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <queue>
 
@@ -31,6 +29,12 @@ struct Template {
   std::vector<int> parent = {-1}, rank = {0};
   std::vector<int> level = {0, 1};  // [d]: the first node of depth d; the last entry: how many nodes there are
 
+  // Adds a node, whose level the caller counts. Returns its place.
+  int add(int above, int its_rank) {
+    parent.push_back(above);
+    rank.push_back(its_rank);
+    return nodes();
+  }
   int nodes() const { return int(parent.size()) - 1; }  // the root not counted
   int depth() const { return int(level.size()) - 2; }
 };
@@ -95,7 +99,9 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   return by_levels(parent, rank);
   // end
 }
-Template calibrated_template(const Accuracy& accuracy, int nodes);
+inline Template calibrated_template(const Accuracy& accuracy, int nodes) {
+  return likeliest_template(accuracy.depths, accuracy.ranks, nodes, [&](int d, int r) { return accuracy.at(d, r); });
+}
 
 // Sequoia's dynamic program (Chen et al. 2024, arXiv 2402.12374). a[r]: the chance that the child of rank r is the
 // accepted one, the same at every node. T(m, l, b): the most tokens that can be expected of a tree of m nodes (the root
@@ -107,10 +113,6 @@ class Sequoia {
   // For trees of up to `nodes` nodes, the root not counted, and `depths` levels below it.
   Sequoia(const std::vector<double>& a, int nodes, int depths)
       : a_(a), M_(nodes + 1), L_(depths + 1), B_(int(a.size())) {
-    const size_t all = size_t(M_ + 1) * (L_ + 1) * (B_ + 1);
-    tokens_.assign(all, kNone);
-    split_.assign(all, 0);
-    best_.assign(size_t(M_ + 1) * (L_ + 1), 0);
     for (int l = 1; l <= L_; l++)
       for (int m = 1; m <= M_; m++) {
         if (m == 1) tokens_[place(m, l, 0)] = 1;
@@ -131,9 +133,9 @@ class Sequoia {
   double tokens(int m, int l) const { return tokens_[place(m, l, best_[size_t(m) * (L_ + 1) + l])]; }
 
   Template tree(int m, int l) const {
-    std::vector<int> parent = {-1}, rank = {0};
-    plant(m, l, 0, parent, rank);
-    return by_levels(parent, rank);
+    Template t;
+    plant(m, l, 0, t);
+    return by_levels(t.parent, t.rank);
   }
 
  private:
@@ -142,20 +144,19 @@ class Sequoia {
   int& best(int m, int l) { return best_[size_t(m) * (L_ + 1) + l]; }
 
   // Adds the children of a node whose subtree has m nodes and l levels, the last child first.
-  void plant(int m, int l, int node, std::vector<int>& parent, std::vector<int>& rank) const {
+  void plant(int m, int l, int node, Template& t) const {
     for (int b = best_[size_t(m) * (L_ + 1) + l]; b > 0; b--) {
       const int y = split_[place(m, l, b)];
-      parent.push_back(node);
-      rank.push_back(b - 1);
-      plant(m - y, l - 1, int(parent.size()) - 1, parent, rank);
+      plant(m - y, l - 1, t.add(node, b - 1), t);
       m = y;
     }
   }
 
   std::vector<double> a_;
   int M_, L_, B_;
-  std::vector<double> tokens_;     // (M + 1, L + 1, B + 1) T
-  std::vector<int> split_, best_;  // the y of the maximum; (M + 1, L + 1) the b of the maximum
+  std::vector<int> best_ = std::vector<int>(size_t(M_ + 1) * (L_ + 1), 0);  // (M + 1, L + 1) the best b
+  std::vector<int> split_ = std::vector<int>(best_.size() * (B_ + 1), 0);   // (M + 1, L + 1, B + 1) the best y
+  std::vector<double> tokens_ = std::vector<double>(split_.size(), kNone);  // (M + 1, L + 1, B + 1) T
 };
 
 // Sequoia's choice of a size: of all m and l the tree with the smallest (levels t_draft + t_target(m)) / tokens.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 
 #include "drafters/newton.h"
 #include "machine/numbers.h"

@@ -108,15 +108,14 @@ struct Judge : Host<Target> {
     std::vector<float> p_row, q_row;  // (V)
 
     int vocab() { return runner.vocab_size; }
-    const float* p(int node) {
-      p_row.resize(size_t(vocab()));
-      distribution(runner.logits_after(text, node), vocab(), sampling, p_row.data());
-      return p_row.data();
+    const float* distribution_of(const float* logits, std::vector<float>& row) {
+      row.resize(size_t(vocab()));
+      distribution(logits, vocab(), sampling, row.data());
+      return row.data();
     }
+    const float* p(int node) { return distribution_of(runner.logits_after(text, node), p_row); }
     const float* q(int node) {
-      q_row.resize(size_t(vocab()));
-      distribution(text.drafter->logits(text.growth, text.tree.origin[node]), vocab(), sampling, q_row.data());
-      return q_row.data();
+      return distribution_of(text.drafter->logits(text.growth, text.tree.origin[node]), q_row);
     }
     bool accept(int node, double a) {
       // No two questions share a random number. Rules that walk down from the root ask about each index of the text in

@@ -5,9 +5,6 @@
 // place is penalized as in plain decoding, whatever was guessed.
 #pragma once
 
-#include <utility>
-#include <vector>
-
 #include "decode.h"
 
 namespace nanospec {

@@ -78,53 +78,46 @@ struct Lessons {
   }
 };
 
-// Records passages in their order. A text is run when its first passage is asked for.
-class PassageRecorder {
- public:
-  explicit PassageRecorder(std::shared_ptr<const Lessons> lessons) : lessons_(std::move(lessons)) {}
+// `states` become those that picked the model's own tokens in a text, (own tokens, 3 C).
+inline void run_said(const SaidText& said, Target& target, std::vector<float>& states) {
+  const int first = int(said.begin) - 1, end = int(said.tokens.size()) - 1;
+  if (end > target.block_size())
+    refuse("a text is longer than the model's window", filled("{} tokens", target.block_size()),
+           "write the texts anew by nanospec distill with a smaller --max_new_tokens");
+  states.clear();
+  target.prefill(said.tokens.data(), first);
+  for (int at = first, rows = 0; at < end; at += rows) {
+    rows = std::min(target.most_rows(), end - at);
+    Batch chain;
+    chain.add_chain(said.tokens.data() + at, rows, 0, 0);
+    target.clear_rows();
+    target.add_tree(chain.token.data(), chain.depth.data(), chain.end.data(), rows);
+    target.run_rows(1);
+    for (int row = 0; row < rows; row++)
+      for (int layer : feature_layers(target.config().n_layer))
+        states.insert(states.end(), target.state(layer, row), target.state(layer, row) + target.config().n_embd);
+    target.keep(numbers_to(rows).data(), rows);
+  }
+}
 
-  void operator()(uint32_t i, Shard& shard) {
-    const SaidTexts& from = i < kValidation ? lessons_->train : lessons_->validation;
+// Records passages in their order. A text is run when its first passage is asked for.
+inline RecordSequence record_passages(const std::shared_ptr<const Lessons>& lessons) {
+  const SaidText* open = nullptr;
+  std::vector<float> states;  // of the open text
+  return [=](uint32_t i, Shard& shard) mutable {
+    const SaidTexts& from = i < kValidation ? lessons->train : lessons->validation;
     const size_t number = i % kValidation;
     const size_t text = size_t(std::upper_bound(from.first.begin(), from.first.end(), number) - from.first.begin()) - 1;
     const SaidText& said = from.texts[text];
-    if (open_ != &said) run(said);
+    if (open != &said) run_said(said, *lessons->target, states);
+    open = &said;
     const ShardSizes& sizes = shard.sizes;
     const long its = long((number - from.first[text]) * size_t(sizes.rows)), width = sizes.channels;
-    const auto state = states_.begin() + its * width;
+    const auto state = states.begin() + its * width;
     const auto token = said.tokens.begin() + long(said.begin) + its - 1;
     shard.states.insert(shard.states.end(), state, state + sizes.rows * width);
     shard.token.insert(shard.token.end(), token, token + sizes.rows + sizes.after);
-  }
-
- private:
-  // states_ become those that picked the model's own tokens.
-  void run(const SaidText& said) {
-    Target& target = *lessons_->target;
-    const int first = int(said.begin) - 1, end = int(said.tokens.size()) - 1;
-    const int window = target.block_size();
-    if (end > window) refuse("a text is longer than the model's window", std::to_string(window) + " tokens", kAdvice);
-    states_.clear();
-    target.prefill(said.tokens.data(), first);
-    for (int at = first, rows = 0; at < end; at += rows) {
-      rows = std::min(target.most_rows(), end - at);
-      Batch chain;
-      chain.add_chain(said.tokens.data() + at, rows, 0, 0);
-      target.clear_rows();
-      target.add_tree(chain.token.data(), chain.depth.data(), chain.end.data(), rows);
-      target.run_rows(1);
-      for (int row = 0; row < rows; row++)
-        for (int layer : feature_layers(target.config().n_layer))
-          states_.insert(states_.end(), target.state(layer, row), target.state(layer, row) + target.config().n_embd);
-      target.keep(numbers_to(rows).data(), rows);
-    }
-    open_ = &said;
-  }
-
-  static constexpr const char* kAdvice = "write the texts anew by nanospec distill with a smaller --max_new_tokens";
-  const std::shared_ptr<const Lessons> lessons_;
-  const SaidText* open_ = nullptr;
-  std::vector<float> states_;  // (own tokens, 3 C) of the open text
-};
+  };
+}
 
 }  // namespace nanospec

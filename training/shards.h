@@ -94,6 +94,9 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
 // ---------------------------------------------------------------------------------------------------------------
 // Recording a sequence
 
+// Appends the i-th sequence to a shard.
+using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
+
 // Appends what is recorded of a row of the target's last forward.
 inline void record_state(const Target& target, int row, Shard& shard) {
   const auto append = [&](const float* state) {

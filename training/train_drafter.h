@@ -37,7 +37,6 @@ namespace nanospec {
 struct WhatIsTrained {
   std::string name, what, guesser;  // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
   Recorded recorded;                // what it learns from
-  bool distribution;                // whether it may learn all that the model said of a token
 };
 
 struct DrafterOptions : RunOptions {
@@ -83,24 +82,23 @@ inline std::vector<Flag> drafter_flags(DrafterOptions& o, const std::vector<Flag
       {"--stats", "FILE.json", &o.stats, "at the end of the run, write its figures", written()}};
   std::vector<std::string> targets = {"self", "text"};
   std::string target_help = "self: the tokens of text that the model generated; text: those of the data";
-  if (words.distribution) {
+  if (words.recorded == Recorded::kHidden) {  // they tell all that the model said of a token
     targets.push_back("distribution");
     target_help += ";\ndistribution: what the model said of each token, in text that it generated";
   }
-  const std::vector<Flag> learned = {
+  std::vector<Flag> learned = {
       {flag + "_target", "WORD", &o.target, target_help, one_of(targets)},
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
-  std::vector<Flag> from_lessons;
   if (said)
-    from_lessons = {{flag + "_vocabulary", "N", &o.lessons->vocabulary,
-                     "how many tokens it can say: those that the model says most often", from(1, kMaxVocabulary)},
-                    {"--epochs", "X", &o.lessons->epochs,
-                     "how often it sees each of the " + recorded + ", where --max_iters is 0", above(0, 1e6)}};
+    learned = {{flag + "_vocabulary", "N", &o.lessons->vocabulary,
+                "how many tokens it can say: those that the model says most often", from(1, kMaxVocabulary)},
+               {"--epochs", "X", &o.lessons->epochs,
+                "how often it sees each of the " + recorded + ", where --max_iters is 0", above(0, 1e6)}};
   const std::string batch = words.recorded == Recorded::kHidden ? "positions" : said ? recorded : "sequences";
   return together(
-      {files, own, said ? from_lessons : learned,
+      {files, own, learned,
        run_flags(o, batch + " in one update", "the highest rate; it falls by a cosine", "the rate at the end",
                  said ? "of the batches" : "of the generated text and the batches")});
 }
@@ -122,7 +120,6 @@ struct DrafterRun {
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
 inline DrafterRun open_run(const DrafterOptions& o) {
-  check_rates(o, "train_drafter --" + o.words.name);
   DrafterRun run{o, load_model(o.dir)};
   const Config& config = run.model.config;
   run.text = read_text(o, run.model.config, &run.model.tokenizer);
@@ -154,7 +151,6 @@ inline DrafterRun open_run(const DrafterOptions& o) {
 inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
   constexpr size_t kMostBytes = 64 << 20;  // of a shard
   constexpr int kRows = 256;               // of a forward
-  check_rates(o, "train_drafter --" + o.words.name);
   DrafterRun run{o, is_gguf(o.dir) ? load_gguf(read_gguf(o.dir), 0, Dtype::as_stored) : load_model(o.dir)};
   const Config& config = run.model.config;
   Lessons& lessons = *o.lessons;
@@ -192,21 +188,6 @@ inline DrafterRun open_lessons(DrafterOptions& o, int ahead) {
   return run;
 }
 
-// Appends the i-th sequence to a shard.
-using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
-
-// Appends a sequence of a text.
-inline void record_sequence(const DrafterRun& run, Target& target, Drafter* drafter, Decoding decoding,
-                            uint32_t sequence, Shard& shard) {
-  const std::vector<int>& tokens = sequence < kValidation ? run.text.parts.train : run.text.parts.validation;
-  const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
-  const size_t places = tokens.size() - length + 1;
-  const auto start = tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % places);
-  decoding.sampling.sequence = sequence;
-  if (run.o.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
-  else record_text(target, &*start, shard);
-}
-
 // Records texts that the target reads or generates.
 inline RecordSequence record_texts(const DrafterRun& run) {
   constexpr int kBudget = 16;
@@ -224,20 +205,27 @@ inline RecordSequence record_texts(const DrafterRun& run) {
     decoding.cost = std::make_shared<Cost>(measure_cost(*target, kBudget));
     decoding.experience = std::make_shared<Experience>();
   }
-  return [=, &run](uint32_t sequence, Shard& shard) {
-    record_sequence(run, *target, drafter.get(), decoding, sequence, shard);
+  const size_t length = size_t(run.o.generated() ? config.block_size / 2 : run.sizes.rows + 1);
+  return [=, &run](uint32_t sequence, Shard& shard) mutable {
+    const std::vector<int>& tokens = sequence < kValidation ? run.text.parts.train : run.text.parts.validation;
+    const size_t places = tokens.size() - length + 1;
+    const auto start = tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % places);
+    decoding.sampling.sequence = sequence;
+    if (run.o.generated()) record_generated(*target, drafter.get(), decoding, {start, start + long(length)}, shard);
+    else record_text(*target, &*start, shard);
   };
 }
 
 // Makes the shards that are missing. Returns how many seconds the target took; below 0 where it was interrupted, which
 // it has said then.
 inline double make_shards(const DrafterRun& run, Recordings& states) {
-  const auto name = [&](int i) {
-    return i < run.train_shards ? "train-" + std::to_string(i) : "validation-" + std::to_string(i - run.train_shards);
-  };
-  std::vector<int> missing;
-  for (int i = 0; i < run.train_shards + run.validation_shards; i++)
-    if (!states.has(name(i))) missing.push_back(i);
+  std::vector<std::pair<std::string, uint32_t>> missing;  // names, and the numbers of their first sequences
+  for (const bool train : {true, false})
+    for (int i = 0; i < (train ? run.train_shards : run.validation_shards); i++) {
+      const std::string name = (train ? "train-" : "validation-") + std::to_string(i);
+      const uint32_t first = uint32_t(i * run.sizes.sequences) + (train ? 0 : kValidation);
+      if (!states.has(name)) missing.emplace_back(name, first);
+    }
   if (missing.empty()) return 0;
   const double needed = double(missing.size()) * bytes_of(run.sizes);
   const double free = double(std::filesystem::space(run.folder()).available);
@@ -247,13 +235,11 @@ inline double make_shards(const DrafterRun& run, Recordings& states) {
            run.folder(), "learn from fewer tokens");
 
   Stopwatch watch;
-  const RecordSequence record = run.o.lessons ? PassageRecorder(run.o.lessons) : record_texts(run);
+  const RecordSequence record = run.o.lessons ? record_passages(run.o.lessons) : record_texts(run);
   Progress progress(run.o.quiet);
   double done = 0;
   const double all = double(missing.size()) * run.sizes.sequences;
-  for (int i : missing) {
-    const int number = i < run.train_shards ? i : i - run.train_shards;
-    const uint32_t first = uint32_t(number * run.sizes.sequences) + (i < run.train_shards ? 0 : kValidation);
+  for (const auto& [name, first] : missing) {
     Shard shard = {run.sizes};
     for (int s = 0; s < run.sizes.sequences && !interrupted(); s++, done++) {
       if (progress.due())
@@ -266,7 +252,7 @@ inline double make_shards(const DrafterRun& run, Recordings& states) {
       tell("train_drafter: stopped: " + run.folder() + ": the same command goes on from there\n");
       return -1;
     }
-    states.write(name(i), shard);
+    states.write(name, shard);
   }
   return watch.lap();
 }
@@ -429,8 +415,9 @@ struct Course {
   std::vector<RankRates> guessers = {};  // at the last evaluation
   Json curve = Json::array();            // from this run's first update to its last
 
-  // Trains to the last iteration. Returns false after an interrupt, which it has said then. Throws runtime_error.
-  bool train() {
+  // Trains to the last iteration. Returns the exit status: after an interrupt, which it has said, not 0. Throws
+  // runtime_error.
+  int train() {
     ShardOrder order(states, run.train_shards, pieces, o.batch_size, o.seed);
     if (!o.stats.empty()) evaluate();
     while (updates.next()) {
@@ -445,10 +432,10 @@ struct Course {
       updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(o.words.guesser, guessers));
     }
     if (updates.worth_saving()) save();
-    const bool stopped = interrupted();
-    if (stopped) updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
-    else evaluate();
-    return !stopped;
+    if (interrupted())
+      return updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
+    evaluate();
+    return 0;
   }
 
   // What came of it. shard_seconds: what the shards took, 0 where all were there.
@@ -459,13 +446,8 @@ struct Course {
   }
   Json stats(double shard_seconds) const {
     const double seconds = updates.seconds(), each = seconds / std::max(1.0, updates.updates());
-    Json accuracy = Json::array(), loss = Json::array();
-    for (const RankRates& one : guessers) {
-      accuracy.push_back(one.rates());
-      loss.push_back(one.loss());
-    }
-    Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
-                  {"val_loss", loss},
+    Json stats = {{"accuracy", each_guesser(&RankRates::rates)},  // [head or depth][rank]
+                  {"val_loss", each_guesser(&RankRates::loss)},
                   {"iterations", o.max_iters},
                   {"train_loss", updates.mean_loss},
                   {"curve", curve},
@@ -486,6 +468,11 @@ struct Course {
     return stats;
   }
 
+  Json each_guesser(const std::function<Json(const RankRates&)>& figure) const {
+    Json list = Json::array();
+    for (const RankRates& one : guessers) list.push_back(figure(one));
+    return list;
+  }
   double in_shard() const { return double(run.sizes.sequences) * usable_rows(run.sizes, o.ahead()); }  // positions
   double in_update() const { return in_shard() / pieces * std::min(o.batch_size, pieces); }
 
@@ -518,17 +505,13 @@ struct Course {
       for (int at = 0; at < pieces; at += o.batch_size)
         trainer.loss({shard, all.data() + at, std::min(o.batch_size, pieces - at)}, count);
     }
-    Json accuracy = Json::array();
     double loss = 0;
-    for (const RankRates& one : guessers) {
-      accuracy.push_back(one.rates()[0]);
-      loss += one.loss() / double(guessers.size());
-    }
+    for (const RankRates& one : guessers) loss += one.loss() / double(guessers.size());
     curve.push_back({{"iteration", updates.iteration},
                      {"epoch", double(updates.iteration) * in_update() / (in_shard() * run.train_shards)},
                      {"seconds", updates.seconds()},
                      {"loss", loss},
-                     {"accuracy", accuracy}});
+                     {"accuracy", each_guesser([](const RankRates& one) { return one.rates()[0]; })}});
   }
 };
 
@@ -570,6 +553,7 @@ int train_drafter(int argc, char** argv) {
   const std::string name = o.words.name;
   TrainingFolder folder = {o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors"};
   folder.check();
+  check_rates(o, "train_drafter --" + name);
   DrafterRun run = o.lessons ? open_lessons(o, o.ahead()) : open_run(o);
   if (o.lessons) count_updates(o, run);
   o.lr_decay_iters = o.max_iters;
@@ -590,7 +574,7 @@ int train_drafter(int argc, char** argv) {
                 thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows), bytes_text(states.bytes()),
                 run.folder(), count(o.threads, "thread"), kSimd));
   Course<Options> course{run, o, states, *trainer};
-  if (!course.train()) return kInterruptedStatus;
+  if (const int status = course.train()) return status;
   if (!o.quiet) tell(course.report(shard_seconds));
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
   const std::string drafter = name + (o.folder() == folder_of_model(o.dir) ? "" : ":" + o.folder());

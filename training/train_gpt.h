@@ -87,10 +87,9 @@ inline void apply_arch(GptOptions& o) {
   Config& c = o.config;
   const Family* const llama = row_of(kFamilies, &Family::type, o.arch);  // null: GPT
   if (llama && c.bias) throw std::invalid_argument("--bias is for --arch gpt: train_gpt: leave one of them out");
-  if (!llama && o.n_kv_head)
-    throw std::invalid_argument("--n_kv_head is for --arch llama, qwen2 and qwen3: train_gpt: leave it out");
-  if (!llama && c.span)
-    throw std::invalid_argument("--sliding_window is for --arch llama, qwen2 and qwen3: train_gpt: leave it out");
+  if (!llama && (o.n_kv_head || c.span))
+    refuse_usage("{} is for --arch llama, qwen2 and qwen3: train_gpt: leave it out",
+                 o.n_kv_head ? "--n_kv_head" : "--sliding_window");
   if (c.span >= c.block_size) c.span = 0;
   c.n_kv_head = o.n_kv_head ? o.n_kv_head : c.n_head;
   c.tanh = o.arch == "gpt2";

@@ -47,9 +47,6 @@ class HydraTrainer : public DrafterTrainer<T> {
   // Rows k R .. k R + R - 1 are the nodes of the k-th token behind the roots.
   void load(const Examples& some) {
     const int R = some.n, C = sizes.n_embd;
-    token_.resize(size_t(K_ * R));
-    target_.resize(size_t(K_ * R));
-    embedded_.resize(size_t(K_ * R) * size_t(C));
     for (int i = 0; i < R; i++) {
       std::copy_n(some.shard.state(some.pieces[i], 0), sizes.features(), a_.features.at(0, i));
       const int32_t* const tokens = some.shard.tokens(some.pieces[i]) + 1;  // from the root on
@@ -124,13 +121,12 @@ class HydraTrainer : public DrafterTrainer<T> {
   HydraWeights<T, T> packed_{sizes, this->weights.data(), true};
   HydraTensors<T> by_name_{sizes, this->gradient.data()};
   HydraActivations<T> a_{sizes, most_, K_* most_};
-  Rows<T> dlow_{1, size_t(K_* most_), a_.low.stride};
-  Rows<T> dnorm_{1, size_t(K_*most_), a_.norm.stride}, dstate_{1, size_t(K_*most_), a_.state.stride};
-  Rows<T> dabove_{1, size_t(most_), a_.state.stride}, dpre_{1, size_t(most_), a_.state.stride};  // (R, S)
-  Rows<T> dinput_{1, size_t(most_), a_.input.stride};                                            // (R, S + C)
+  Rows<T> dlow_ = a_.of(a_.R, sizes.n_embd), dnorm_ = a_.of(a_.R, sizes.width), dstate_ = a_.of(a_.R, sizes.width);
+  Rows<T> dabove_ = a_.of(most_, sizes.width), dpre_ = a_.of(most_, sizes.width);  // (R, S)
+  Rows<T> dinput_ = a_.of(most_, sizes.inputs());                                  // (R, S + C)
   Array<T> losses_{size_t(K_ * most_)}, loss_{1};
-  std::vector<int> token_, target_;  // (K R) of the nodes; the classes that came
-  std::vector<float> embedded_;      // (K R, C)
+  std::vector<int> token_ = std::vector<int>(size_t(a_.R)), target_ = token_;  // (K R) of nodes; classes that came
+  std::vector<float> embedded_ = std::vector<float>(size_t(a_.R) * size_t(sizes.n_embd));  // (K R, C)
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -140,8 +136,7 @@ struct HydraOptions : DrafterOptions {
   int ahead_tokens = 4, width = 0;
   HydraSizes sizes;
 
-  HydraOptions() : HydraOptions("hydra") {}
-  explicit HydraOptions(const char* name) : DrafterOptions({name, "heads", "depth", Recorded::kExamples, false}) {
+  explicit HydraOptions(const char* name = "hydra") : DrafterOptions({name, "heads", "depth", Recorded::kExamples}) {
     batch_size = 256;
   }
   bool sees_path() const { return words.name == "hydra"; }

@@ -26,9 +26,9 @@ class MedusaTrainer : public DrafterTrainer<T> {
       : DrafterTrainer<T>(medusa_table(s), pool),
         sizes(s),
         distribution_(distribution),
-        most_(rows),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
-        roots_(root_table(s, target.embedding)) {
+        roots_(root_table(s, target.embedding)),
+        a_(s, rows, s.heads) {
     pool.run([&](const Team& team) { packed_.target.pack(team); });
   }
 
@@ -37,27 +37,24 @@ class MedusaTrainer : public DrafterTrainer<T> {
     load(some);
     const int R = some.n;
     this->pool_.run([&](const Team& team) { run(team, R, with_gradient, distribution_ && !said); });
-    for (int k = 0; said && k < sizes.heads; k++)
-      for (int row = k * R; row < (k + 1) * R; row++)
-        said(k, token_[size_t(row)], token_[size_t(row + R)], a_.logits.at(0, row), losses_.data()[row]);
+    for (int row = 0; said && row < sizes.heads * R; row++)
+      said(row / R, token_[size_t(row)], token_[size_t(row + R)], a_.logits.at(0, row), losses_.data()[row]);
     return loss_.data()[0];
   }
   void pack(const Team& team) const override { packed_.pack(team); }
   void load(const Examples& some) {
     const int R = some.n, K = sizes.heads, C = sizes.n_embd, usable = usable_rows(some.shard.sizes, K);
-    token_.resize(size_t(K + 1) * size_t(R));
     for (int row = 0; row < R; row++) {
       const int sequence = some.pieces[row] / usable, l = some.pieces[row] % usable;
       state_[size_t(row)] = some.shard.state(sequence, l);
-      std::copy_n(state_[size_t(row)], C, hidden_.at(0, row));
+      std::copy_n(state_[size_t(row)], C, a_.hidden.at(0, row));
       for (int k = 0; k <= K; k++) token_[size_t(k * R + row)] = some.shard.tokens(sequence)[l + 1 + k];
       if (!sizes.root) continue;
-      T* const root = std::copy_n(state_[size_t(row)], C, input_.at(0, row));
+      T* const root = std::copy_n(state_[size_t(row)], C, a_.input.at(0, row));
       std::copy_n(roots_.data() + size_t(token_[size_t(row)]) * size_t(C), C, root);
     }
   }
-  Rows<T> rows(int stride) const { return {1, size_t(most_), size_t(stride)}; }
-  const T* input() const { return sizes.root ? input_.data() : hidden_.data(); }
+  Rows<T> rows(int stride) const { return Rows<T>(1, a_.R, stride); }
 
   // All heads' losses, one head after the other.
   void run(const Team& team, int R, bool with_gradient, bool distribution) {
@@ -66,7 +63,7 @@ class MedusaTrainer : public DrafterTrainer<T> {
     for (int k = 0; k < K; k++) {
       const int at = k * R;
       T *const logits = a_.logits.at(0, at), *const losses = losses_.data() + at;
-      medusa_forward(team, packed_, k, R, hidden_.data(), input(), a_, at);
+      medusa_forward(team, packed_, k, R, a_.hidden.data(), a_.inputs(), a_, at);
       if (distribution) {
         target_says(team, R, k + 1);
         launch(team, R, SoftCrossEntropy<T>{logits, teacher_.data(), a_.V, V, losses, with_gradient, scale});
@@ -112,22 +109,20 @@ class MedusaTrainer : public DrafterTrainer<T> {
       launch_columns(team, R, C, silu);
     }
     team.wait();
-    matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), C, input(), a_.X, dg, C_row, d.linear, d.bias});
+    matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), C, a_.inputs(), a_.X, dg, C_row, d.linear, d.bias});
     team.wait();
   }
 
   const bool distribution_;
-  const int most_;                     // rows
   const std::vector<T> head_, roots_;  // (V, C)
   MedusaWeights<T> packed_{sizes, this->weights.data(), head_.data(), true};
   MedusaTensors<T> gradients_{sizes, this->gradient.data()};
-  MedusaActivations<T> a_{sizes, most_, sizes.heads};                           // head k's row i is row k R + i
-  Rows<T> hidden_ = rows(a_.C), input_ = rows(sizes.root ? a_.X : 0);           // (R, C), (R, X)
-  Rows<T> ahead_ = rows(a_.C), teacher_ = rows(a_.V);                           // of one head: (R, C), (R, V)
-  Rows<T> dg_ = rows(a_.C), through_ = rows(a_.C), ddown_ = rows(a_.r);         // of one head: (R, C), (R, C), (R, r)
-  Array<T> losses_{size_t(most_) * size_t(sizes.heads)}, loss_{1};              // (K, R), (1)
-  std::vector<const float*> state_ = std::vector<const float*>(size_t(most_));  // (R) in the shard
-  std::vector<int> token_;  // (K + 1, R) the roots, and what each head is to say
+  MedusaActivations<T> a_;                                                       // head k's row i is row k R + i
+  Rows<T> ahead_ = rows(a_.C), teacher_ = rows(a_.V);                            // of one head: (R, C), (R, V)
+  Rows<T> dg_ = rows(a_.C), through_ = rows(a_.C), ddown_ = rows(a_.r);          // of one head: (R, C), (R, C), (R, r)
+  Array<T> losses_{size_t(a_.R) * size_t(sizes.heads)}, loss_{1};                // (K, R), (1)
+  std::vector<const float*> state_ = std::vector<const float*>(size_t(a_.R));    // (R) in the shard
+  std::vector<int> token_ = std::vector<int>(size_t((sizes.heads + 1) * a_.R));  // (K + 1, R) the roots; what follows
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -144,7 +139,7 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
 
 struct MedusaOptions : DrafterOptions {
   MedusaSizes sizes;
-  MedusaOptions() : DrafterOptions({"medusa", "heads", "head", Recorded::kHidden, true}) {}
+  MedusaOptions() : DrafterOptions({"medusa", "heads", "head", Recorded::kHidden}) {}
 
   Command command() {
     const std::vector<Flag> own = {

@@ -299,7 +299,7 @@ struct ParallelOptions : DrafterOptions {
   ParallelSizes sizes;
   int segments = 1;
   explicit ParallelOptions(Recorded recorded = Recorded::kFeatures)
-      : DrafterOptions({"parallel", "drafter", "depth", recorded, false}) {
+      : DrafterOptions({"parallel", "drafter", "depth", recorded}) {
     tokens = 1 << 17;
     batch_size = lessons ? 4 : 2;
     if (!lessons) max_iters = 1200;
@@ -368,17 +368,14 @@ struct ParallelOptions : DrafterOptions {
   }
   int ahead() const { return sizes.ahead; }
   std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
-    const auto made = [&](const Config& config, const float* weights, const std::vector<int>& class_of,
-                          const std::vector<float>& initial) {
-      auto drafter = std::make_unique<ParallelTrainer<float>>(
-          sizes, config, weights, usable_rows(run.sizes, sizes.ahead), segments, pool, class_of);
-      drafter->set_weights(initial.data());
-      return drafter;
-    };
+    std::optional<WithoutLayers> ends;  // in place of a model whose weights may be of any number type
+    if (lessons) ends.emplace(*lessons->target);
+    auto drafter = std::make_unique<ParallelTrainer<float>>(
+        sizes, ends ? ends->config : run.model.config, (ends ? ends->weights : run.model.weights).data(),
+        usable_rows(run.sizes, sizes.ahead), segments, pool, lessons ? lessons->class_of : std::vector<int>());
     const std::vector<TensorSpec> table = parallel_table(sizes);
-    if (!lessons) return made(run.model.config, run.model.weights.data(), {}, initial_weights(table, seed));
-    const WithoutLayers ends(*lessons->target);
-    return made(ends.config, ends.weights.data(), lessons->class_of, lessons->initial(table, seed));
+    drafter->set_weights((lessons ? lessons->initial(table, seed) : initial_weights(table, seed)).data());
+    return drafter;
   }
   Metadata metadata() const { return parallel_metadata(sizes); }
   std::string described() const {

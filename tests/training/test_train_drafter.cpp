@@ -85,7 +85,7 @@ TEST_CASE("train_drafter: a folder of features is no folder of hidden states, an
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  const WhatIsTrained words = {"some", "", "", Recorded::kFeatures, false};
+  const WhatIsTrained words = {"some", "", "", Recorded::kFeatures};
   DrafterOptions o(words);
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
