@@ -35,7 +35,7 @@ struct InMemory {
   uintptr_t begin = 0;  // what the program's addresses count from
   Watched shared{nullptr, 0};
 };
-InMemory find_program() {
+const InMemory program = [] {
   InMemory found;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* to) {
@@ -47,8 +47,7 @@ InMemory find_program() {
       },
       &found);
   return found;
-}
-const InMemory program = find_program();
+}();
 bool holds(const Watched& piece, uintptr_t at) {
   return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
 }
@@ -57,8 +56,8 @@ bool holds(const Watched& piece, uintptr_t at) {
 constexpr int kSeveral = 1 << 16;
 struct Touched {
   long fences = -1;
-  int writer = -1, reader = -1;   // a thread of the block, -1 for none, kSeveral
-  uintptr_t wrote = 0, read = 0;  // where in the program
+  int by[2] = {-1, -1};    // who read it, and who wrote it: a thread of the block, -1 for none, kSeveral
+  uintptr_t from[2] = {};  // where in the program
 };
 std::unordered_map<uintptr_t, Touched> touched;
 
@@ -66,13 +65,13 @@ void look_for_race(uintptr_t word, int thread, bool write, uintptr_t from) {
   Touched& one = touched[word];
   const long now = emulator::block.fences + emulator::block.barriers;
   if (one.fences != now) one = {now};
-  const int other = write ? one.reader : one.writer;
+  const int other = one.by[!write];
   if (other >= 0 && other != thread && counted.races++ == 0) {
-    counted.racing[0] = write ? one.read : one.wrote;
+    counted.racing[0] = one.from[!write];
     counted.racing[1] = from;
   }
-  (write ? one.wrote : one.read) = from;
-  int& mine = write ? one.writer : one.reader;
+  one.from[write] = from;
+  int& mine = one.by[write];
   mine = mine < 0 || mine == thread ? thread : kSeveral;
 }
 
@@ -99,11 +98,6 @@ long conflicts(const Lanes& lanes, size_t size) {
   return turns;
 }
 
-void begin_block() {
-  memset(const_cast<void*>(program.shared.begin), 0xff, program.shared.bytes);  // a NaN in any type of floats
-  touched.clear();
-  current = blockIdx;
-}
 void end_block() {
   for (const auto& [key, place] : places)
     for (const Lanes& lanes : place.instructions) {
@@ -123,7 +117,9 @@ void access(const void* address, size_t size, bool write, const void* from) {
   if (in_shared || in_global) {
     if (current.x != blockIdx.x || current.y != blockIdx.y || current.z != blockIdx.z) {
       end_block();
-      begin_block();
+      memset(const_cast<void*>(program.shared.begin), 0xff, program.shared.bytes);  // a NaN in any type of floats
+      touched.clear();
+      current = blockIdx;
     }
     for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
       look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program.begin);

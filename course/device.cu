@@ -19,20 +19,16 @@ T* on_device(const std::vector<T>& list) {  // until the program ends
 
 // Of one launch, the fastest of many.
 template <class F>
-float microseconds(F launch) {
-  cudaEvent_t begin, end;
-  CUDA_CHECK(cudaEventCreate(&begin));
-  CUDA_CHECK(cudaEventCreate(&end));
-  float best = 1e9f, milliseconds = 0;
+double microseconds(F launch) {
+  Event begin(true), end(true);
+  double best = 1e9;
   for (int run = 0; run < 50; run++) {
-    CUDA_CHECK(cudaEventRecord(begin, stream()));
+    begin.record();
     launch();
-    CUDA_CHECK(cudaEventRecord(end, stream()));
-    CUDA_CHECK(cudaEventSynchronize(end));
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
-    best = std::min(best, milliseconds);
+    end.record();
+    best = std::min(best, end.seconds_since(begin));
   }
-  return best * 1e3f;
+  return best * 1e6;
 }
 
 // A root and its children, behind a past: heads as SmolLM2-135M has them.
@@ -43,15 +39,10 @@ void measure(int rows, int past) {
   for (int i = 0; i < rows; i++) end.push_back(i + 1);
   end[0] = rows;
   depth[0] = 0;
-  Forest f;
-  f.rows = rows;
-  f.roots = 1;
-  f.end = on_device(end);
-  f.depth = on_device(depth);
-  f.root = on_device(root);
-  f.first_row = on_device(std::vector<int>{0, rows});
-  f.first_slot = on_device(std::vector<int>{0});
-  f.past = on_device(std::vector<int>{past});
+  Forest f{rows, 1, on_device(end), on_device(depth), on_device(root)};
+  f.first_row = on_device<int>({0, rows});
+  f.first_slot = on_device<int>({0});
+  f.past = on_device<int>({past});
   const size_t numbers =
       KV * std::max(KeyValues<float>::key_numbers(slots, D), KeyValues<float>::value_numbers(slots, D));
   float* const keys = on_device(std::vector<float>(numbers, 0.5f));
@@ -59,9 +50,9 @@ void measure(int rows, int past) {
   const Attention<float> s{
       f,   H,     KV,      D, on_device(std::vector<float>(size_t(rows) * row, 0.25f)), row, {keys, keys, slots, D},
       out, H * D, nullptr, {}};
-  const float row_by_row = microseconds([&] { attention_plain(s); });
-  const float by_rows = microseconds([&] { attention_by_rows(s, rows); });
-  printf("%6d %6d %15.1f %17.1f\n", past, rows, double(row_by_row), double(by_rows));
+  const double row_by_row = microseconds([&] { attention_plain(s); });
+  const double by_rows = microseconds([&] { attention_by_rows(s, rows); });
+  printf("%6d %6d %15.1f %17.1f\n", past, rows, row_by_row, by_rows);
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 // an order that `each` does not promise goes wrong under one of them.
 #pragma once
 
-#include <vector>
-
 #include "machine/numbers.h"
 
 namespace course {

@@ -30,12 +30,7 @@ constexpr int kFewBlocks = 128;  // so few blocks do not fill a GPU: then each c
 template <int C>
 struct Softmax : Sums<C> {
   float m, l;
-  __device__ void clear() {
-    m = kNoScore;
-    l = 0;
-    UNROLL
-    for (int i = 0; i < C; i++) this->sum[i] = 0;
-  }
+  __device__ void clear() { *this = {{}, kNoScore, 0}; }
   __device__ void raise(float score) {
     const float c = exp(m - score);
     m = score;
@@ -126,14 +121,6 @@ struct ForwardMemory {
   };
   Pair pair[kBlockPairs<P>];
   bool last;
-};
-
-// The work of a block.
-struct ForwardBlock {
-  PairTile tile;
-  Root root;
-  int kv_head;
-  int first, chunks;  // the first chunk that a row may see, and one past the last
 };
 
 // Computes scores, weights and sums of one tile of keys for one warp's pairs. `part` is the state of the current chunk,
@@ -289,11 +276,12 @@ __device__ __forceinline__ void join_chunks(Softmax<C> (&total)[P], const int (&
   }
 }
 
-// Writes the warp's states of one chunk. The block that is done last joins all chunks of the tile, in order.
+// Writes the warp's states of one chunk. The block that is done last joins all chunks of the tile, first .. last - 1,
+// in order.
 template <class S, int W, int P>
 __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const AttentionScratch& scratch,
-                                            ForwardMemory<S, W, P>& memory, const ForwardBlock& block,
-                                            const Softmax<W / kLanes> (&part)[P], int chunk) {
+                                            ForwardMemory<S, W, P>& memory, const PairTile& its, const Root& root,
+                                            int first, int last, const Softmax<W / kLanes> (&part)[P], int chunk) {
   constexpr int C = W / kLanes;
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, D = s.head_size;
   const int place = blockIdx.x * gridDim.y + blockIdx.y;
@@ -301,7 +289,7 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   const auto state_of = [&](int c, int p) { return states + (size_t(c) * kBlockPairs<P> + mine + p) * (D + 2); };
   UNROLL
   for (int p = 0; p < P; p++) {
-    if (mine + p >= block.tile.count) continue;
+    if (mine + p >= its.count) continue;
     float* to = state_of(chunk, p);
     UNROLL
     for (int i = 0; i < C; i++)
@@ -314,20 +302,18 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   __syncthreads();
   if (threadIdx.x == 0) {  // it tells the other blocks what this one wrote, and learns what they did
     __threadfence();
-    memory.last = atomicAdd(&scratch.arrived[place], 1u) + 1 == unsigned(block.chunks - block.first);
+    memory.last = atomicAdd(&scratch.arrived[place], 1u) + 1 == unsigned(last - first);
     if (memory.last) scratch.arrived[place] = 0;
     __threadfence();
   }
   __syncthreads();
   if (!memory.last) return;
-  const auto chunks_of = [&](int row) {
-    return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1 - block.first;
-  };
+  const auto chunks_of = [&](int row) { return (root.past + s.forest.depth[row]) / kChunkKeys + 1 - first; };
   int chunks[P];
   UNROLL
-  for (int p = 0; p < P; p++) chunks[p] = mine + p < block.tile.count ? chunks_of(memory.pair[mine + p].row) : 0;
+  for (int p = 0; p < P; p++) chunks[p] = mine + p < its.count ? chunks_of(memory.pair[mine + p].row) : 0;
   Softmax<C> total[P];
-  join_chunks<C, P>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(block.first + c, p); });
+  join_chunks<C, P>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(first + c, p); });
   UNROLL
   for (int p = 0; p < P; p++)
     if (chunks[p]) write_out(s, memory.pair[mine + p], total[p]);
@@ -372,29 +358,27 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, D = s.head_size;
   const bool split = scratch.states != nullptr;
 
-  ForwardBlock block;  // the first blocks take the last rows, which see most keys
-  block.tile = pair_tile(f, s.queries(), kBlockPairs<P>, gridDim.x - 1 - blockIdx.x);
-  if (block.tile.count == 0) return;
-  block.root = root_at(f, block.tile.root);
-  block.kv_head = blockIdx.y;
-  const Root& root = block.root;
-  const int first_row = root.first + block.tile.begin / s.queries();
-  const int last_row = root.first + (block.tile.begin + block.tile.count - 1) / s.queries();
+  // The first blocks take the last rows, which see most keys.
+  const PairTile its = pair_tile(f, s.queries(), kBlockPairs<P>, gridDim.x - 1 - blockIdx.x);
+  if (its.count == 0) return;
+  const Root root = root_at(f, its.root);
+  const int kv_head = blockIdx.y, first_row = root.first + its.begin / s.queries();
+  const int last_row = root.first + (its.begin + its.count - 1) / s.queries();
   int depth = 0, least = f.depth[first_row];
   for (int row = first_row; row <= last_row; row++) {
     depth = larger(depth, f.depth[row]);
     least = smaller(least, f.depth[row]);
   }
-  block.first = s.unseen_at(root.past + least) / kChunkKeys;
-  block.chunks = (root.past + depth) / kChunkKeys + 1;
-  const int first_chunk = split ? blockIdx.z : block.first, last_chunk = split ? first_chunk + 1 : block.chunks;
-  if (first_chunk < block.first || first_chunk >= block.chunks) return;
+  // The chunks that its rows may see, and of those its own.
+  const int first = s.unseen_at(root.past + least) / kChunkKeys, last = (root.past + depth) / kChunkKeys + 1;
+  const int first_chunk = split ? blockIdx.z : first, last_chunk = split ? first_chunk + 1 : last;
+  if (first_chunk < first || first_chunk >= last) return;
 
   int row[P], unseen[P], chunk[P];
   Softmax<C> part[P], total[P];
   UNROLL
   for (int p = 0; p < P; p++) {
-    const Pair pair = pair_of(block.tile, root, block.kv_head, s.queries(), mine + p);
+    const Pair pair = pair_of(its, root, kv_head, s.queries(), mine + p);
     row[p] = pair.row;
     unseen[p] = pair.row < 0 ? 0 : s.unseen(pair.row);
     chunk[p] = larger(first_chunk, unseen[p] / kChunkKeys);
@@ -426,7 +410,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     }
     return keys;
   };
-  const auto copy = [&](int tile, int j) { memory.tile[tile].start(s.cache, block.kv_head, root.slot + j); };
+  const auto copy = [&](int tile, int j) { memory.tile[tile].start(s.cache, kv_head, root.slot + j); };
   constexpr bool ahead = ForwardMemory<S, W, P>::kTiles == 2;
   int tile = 0;
   Keys keys = find(first_chunk * kChunkKeys);
@@ -449,10 +433,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   }
 
   let_next_start();
-  if (split && block.chunks - block.first > 1) {
-    share_chunk<S, W, P>(s, scratch, memory, block, part, first_chunk);
-    return;
-  }
+  if (split && last - first > 1)
+    return share_chunk<S, W, P>(s, scratch, memory, its, root, first, last, part, first_chunk);
   UNROLL
   for (int p = 0; p < P; p++) {
     if (row[p] < 0) continue;

@@ -92,17 +92,14 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   const Root root = root_at(f, its.root);
 
   int row[P], unseen[P];
-  float own_delta[P], log_sum[P];
-  Sums<C> dq[P];
+  float own_delta[P] = {}, log_sum[P] = {};
+  Sums<C> dq[P] = {};
   UNROLL
   for (int p = 0; p < P; p++) {
     const Pair pair = pair_of(its, root, kv_head, s.queries(), mine + p);
     row[p] = pair.row;
     unseen[p] = pair.row < 0 ? 0 : s.unseen(pair.row);
     if (lane == 0) memory.pair[mine + p] = pair;
-    UNROLL
-    for (int i = 0; i < C; i++) dq[p].sum[i] = 0;
-    own_delta[p] = log_sum[p] = 0;
     if (pair.row < 0) continue;
     const size_t at = size_t(pair.row) * s.out_row + pair.head * D;
     const size_t item = size_t(pair.row) * s.n_head + pair.head;

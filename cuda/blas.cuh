@@ -33,30 +33,17 @@ class Blas {
     static const Blas one;
     return one;
   }
-  Blas(const Blas&) = delete;
-  Blas& operator=(const Blas&) = delete;
-  ~Blas() { give_back(); }
   void check(int status, const char* file, int line) const {
     if (status == 0) return;
     throw std::runtime_error(std::string("cuBLAS: ") + name_(status) + " (" + std::to_string(status) + "): " + file +
                              ":" + std::to_string(line) + ": check nvidia-smi, or use --device cpu");
   }
-  Handle handle = nullptr;
+  Handle handle() const { return handle_.get(); }
   int (*sgemm)(Handle, int, int, int, int, int, const float*, const float*, int, const float*, int, const float*,
                float*, int) = nullptr;
 
   // Loads it. Throws std::runtime_error where it is missing, or is not what it should be. Public for the tests.
   Blas() {
-    try {
-      load();
-    } catch (const std::exception&) {
-      give_back();
-      throw;
-    }
-  }
-
- private:
-  void load() {
     constexpr int ours = CUDART_VERSION / 1000;
     const std::string name = "libcublas.so." + std::to_string(ours);
     setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // before the library is there, which may read it as it is loaded
@@ -73,7 +60,7 @@ class Blas {
       fprintf(stderr, "cuBLAS is of CUDA %d, this program of CUDA %d: %s in LD_LIBRARY_PATH would be its own\n", major,
               ours, name.c_str());
     const auto create = find<int (*)(Handle*)>("cublasCreate_v2");
-    destroy_ = find<int (*)(Handle)>("cublasDestroy_v2");
+    const auto destroy = find<int (*)(Handle)>("cublasDestroy_v2");
     const auto set_math = find<int (*)(Handle, int)>("cublasSetMathMode");
     const auto set_stream = find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2");
     const auto set_workspace = find<int (*)(Handle, void*, size_t)>("cublasSetWorkspace_v2");
@@ -81,21 +68,27 @@ class Blas {
     sgemm = find<decltype(sgemm)>("cublasSgemm_v2");
 
     constexpr size_t bytes = size_t(32) << 20;  // what the manual advises for the largest devices
-    CUDA_CHECK(cudaMalloc(&workspace_, bytes + 256));
+    void* workspace = nullptr;
+    CUDA_CHECK(cudaMalloc(&workspace, bytes + 256));
+    workspace_.reset(workspace);
     device_bytes.add(bytes);
-    check(create(&handle), __FILE__, __LINE__);
+    Handle made = nullptr;
+    check(create(&made), __FILE__, __LINE__);
+    handle_ = {made, destroy};
     constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: the numbers' own precision in every step
-    check(set_math(handle, pedantic), __FILE__, __LINE__);
-    check(set_stream(handle, stream()), __FILE__, __LINE__);
-    check(set_workspace(handle, workspace_, bytes), __FILE__, __LINE__);  // after the stream, which resets it
-    try_product(reinterpret_cast<float*>(static_cast<char*>(workspace_) + bytes), major);
+    check(set_math(made, pedantic), __FILE__, __LINE__);
+    check(set_stream(made, stream()), __FILE__, __LINE__);
+    check(set_workspace(made, workspace, bytes), __FILE__, __LINE__);  // after the stream, which resets it
+    try_product(reinterpret_cast<float*>(static_cast<char*>(workspace) + bytes), major);
   }
+
+ private:
   // (1 + 2^-12) * 3 - 2. TF32 and bf16 would round the first number to 1, and in fp32 nothing is rounded.
   void try_product(float* memory, int major) const {
     const float numbers[] = {1.000244140625f, 2, 3, -1}, one = 1, zero = 0, expected = 1.000732421875f;
     float result = 0;
     CUDA_CHECK(cudaMemcpy(memory, numbers, sizeof numbers, cudaMemcpyHostToDevice));
-    check(sgemm(handle, 0, 0, 1, 1, 2, &one, memory, 1, memory + 2, 2, &zero, memory + 4, 1), __FILE__, __LINE__);
+    check(sgemm(handle(), 0, 0, 1, 1, 2, &one, memory, 1, memory + 2, 2, &zero, memory + 4, 1), __FILE__, __LINE__);
     CUDA_CHECK(cudaStreamSynchronize(stream()));
     CUDA_CHECK(cudaMemcpy(&result, memory + 4, sizeof result, cudaMemcpyDeviceToHost));
     if (result != expected)
@@ -105,25 +98,22 @@ class Blas {
                                "install the one of CUDA " +
                                std::to_string(CUDART_VERSION / 1000) + ", or use --device cpu");
   }
-  void give_back() {
-    if (handle) destroy_(handle);
-    if (workspace_) cudaFree(workspace_);
-  }
   template <class F>
   F find(const char* function) const {
     if (void* found = dlsym(library_, function)) return reinterpret_cast<F>(found);
     throw std::runtime_error(std::string("cuBLAS has no ") + function + ": " + dlerror() +
                              ": install the one of this CUDA toolkit, or use --device cpu");
   }
-  void *library_ = nullptr, *workspace_ = nullptr;
+  void* library_ = nullptr;
   const char* (*name_)(int) = nullptr;
-  int (*destroy_)(Handle) = nullptr;
+  Owned<void*> workspace_{nullptr, cudaFree};
+  std::unique_ptr<cublasContext, int (*)(Handle)> handle_{nullptr, nullptr};  // which goes first
 };
 
 inline void sgemm(int op_a, int op_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                   int ldb, float beta, float* c, int ldc) {
   const Blas& blas = Blas::get();
-  blas.check(blas.sgemm(blas.handle, op_a, op_b, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc), __FILE__, __LINE__);
+  blas.check(blas.sgemm(blas.handle(), op_a, op_b, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc), __FILE__, __LINE__);
 }
 
 #else

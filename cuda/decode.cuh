@@ -85,10 +85,7 @@ template <int kThreads>
 __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
   let_next_start();
   wait_for_earlier();
-  struct Scores {
-    float of[kDraftVocabulary];
-  };
-  float* const scores = shared<Scores>().of;
+  float* const scores = shared<float[kDraftVocabulary]>();
   const Block<kThreads> block;
   const int W = d.width, V = d.vocab;
   const Sampling sampling = d.state->sampling;

@@ -46,21 +46,7 @@ class Iterations {
   // For trees of up to `most_rows` rows over V tokens, in a window of `block` positions. logits: (most_rows,
   // row_stride), where a forward writes them.
   Iterations(int most_rows, int block, int vocab, const float* logits, int row_stride)
-      : most_rows_(most_rows),
-        block_(block),
-        vocab_(vocab),
-        logits_(logits),
-        row_stride_(row_stride),
-        input_(kStateInts + 3 * size_t(most_rows), true),
-        host_input_(kStateInts + 3 * size_t(most_rows)),
-        root_(most_rows, true),
-        kept_(2 + size_t(most_rows), true),
-        best_(size_t(most_rows) * sample_parts(vocab), true),
-        least_(most_rows, true),
-        verdicts_(2 * size_t(half())),
-        found_(2 * size_t(most_rows)) {}
-  Iterations(const Iterations&) = delete;
-  Iterations& operator=(const Iterations&) = delete;
+      : most_rows_(most_rows), block_(block), vocab_(vocab), logits_(logits), row_stride_(row_stride) {}
   ~Iterations() {  // an iteration may run ahead, in memory that is freed here
     try {
       for (const Event& done : done_) done.wait();
@@ -76,10 +62,9 @@ class Iterations {
     const int n = tree.size(), rows = capacity(n);
     if (n > most_rows_)
       throw std::logic_error("a tree of " + std::to_string(n) + " rows, room for " + std::to_string(most_rows_));
-    State state = state_of(sampling, index, past, rows);
+    State state{sampling, index, 1, tree.token[0], past, 0, {0, rows}};
     if (n == 1) {
       std::vector<Candidate> none;
-      state.root = tree.token[0];
       return run_on_device({1, 1, sampling.drops(vocab_)}, 0, state, none, model);
     }
     drop();
@@ -95,7 +80,7 @@ class Iterations {
     send({rows, 0, sampling.drops(vocab_)}, [&](Recording&) {
       copy_input(kStateInts + 3 * size_t(rows));
       const int* const at = input_.data() + kStateInts;
-      decode({at, at + rows, at + 2 * rows, rows}, sampling.drops(vocab_), model);
+      decode(at, at, rows, sampling.drops(vocab_), model);
     });
     return finish(state, 1 - turn_);
   }
@@ -120,9 +105,7 @@ class Iterations {
   Verdict run_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index, int past,
                        std::vector<Candidate>& drafted, const Launches& model) {
     const int n = 1 + int(full_tree_nodes(depth, width));
-    State state = state_of(sampling, index, past, n);
-    state.scale = scale;
-    state.root = root;
+    const State state{sampling, index, scale, root, past, 0, {0, n}};
     return run_on_device({n, width, sampling.drops(vocab_)}, depth, state, drafted, model);
   }
 
@@ -132,13 +115,12 @@ class Iterations {
   const float* forward(int rows, int layers, F launches) {
     drop();
     if (!host_logits_) host_logits_.reset(new Pinned<float>(size_t(most_rows_) * row_stride_));
-    const auto with_copy = [&](Recording&) {
+    known_.past = -1;
+    send({rows, 0, false, layers}, [&](Recording&) {
       launches();
       CUDA_CHECK(cudaMemcpyAsync(host_logits_->data(), logits_, size_t(rows) * row_stride_ * sizeof(float),
                                  cudaMemcpyDeviceToHost, stream()));
-    };
-    known_.past = -1;
-    send({rows, 0, false, layers}, with_copy);
+    });
     CUDA_CHECK(cudaStreamSynchronize(stream()));
     return host_logits_->data();
   }
@@ -170,10 +152,6 @@ class Iterations {
     bool launched = false;
     Graph graph;
   };
-  struct Rows {
-    const int *token, *depth, *end;
-    int n;
-  };
   static constexpr size_t kStateInts = sizeof(State) / sizeof(int);
   static_assert(sizeof(State) % sizeof(int) == 0, "the tree's arrays follow the state");
   // How many iterations must have been as expected before one runs ahead. The streak that is asked for doubles with
@@ -185,14 +163,6 @@ class Iterations {
     int rows = 1;
     while (rows < n) rows = rows < 16 ? 2 * rows : rows + 16;
     return std::min(rows, most_rows_);
-  }
-  static State state_of(const Sampling& sampling, int64_t index, int past, int rows) {
-    State state;
-    state.sampling = sampling;
-    state.index = index;
-    state.past = past;
-    state.first_row[1] = rows;
-    return state;
   }
   static bool same(const State& a, const State& b) {
     const auto all = [](const State& s) {
@@ -243,7 +213,7 @@ class Iterations {
       int* const token = recording.tree.data();
       if (depth > 0)
         draft({table_.data(), vocab_, kind.width, device_state(), token, found_.data(), most_rows_}, depth);
-      decode({depth > 0 ? token : &device_state()->root, token + n, token + 2 * n, n}, kind.filters, model);
+      decode(depth > 0 ? token : &device_state()->root, token, n, kind.filters, model);
     };
     const bool expected = same(state, known_) && kind.all() == last_.all();
     if (!expected) drop();
@@ -275,21 +245,21 @@ class Iterations {
     for (int i = 0; i + 1 < n; i++) drafted.push_back({found[i].token, found[i].chance});
     return verdict;
   }
+  // Launches the forward of n rows, and what follows it. tree: (3, n), of which depth and end are read here.
   template <class Launches>
-  void decode(const Rows& rows, bool filters, const Launches& model) {
+  void decode(const int* token, const int* tree, int n, bool filters, const Launches& model) {
     State* const state = device_state();
-    model.forward(rows.token, Forest{rows.n, 1, rows.end, rows.depth, root_.data(), state->first_row,
-                                     &state->first_slot, &state->past});
-    if (filters) threshold(rows.n, logits_, row_stride_, vocab_, state, least_.data());
+    const int *const depth = tree + n, *const end = depth + n;
+    model.forward(token, Forest{n, 1, end, depth, root_.data(), state->first_row, &state->first_slot, &state->past});
+    if (filters) threshold(n, logits_, row_stride_, vocab_, state, least_.data());
     const int parts = sample_parts(vocab_);
-    start_early(
-        sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows.n)), kSampleThreads,
-        Sample{logits_, row_stride_, vocab_, state, rows.depth, filters ? least_.data() : nullptr, best_.data()});
+    start_early(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(n)), kSampleThreads,
+                Sample{logits_, row_stride_, vocab_, state, depth, filters ? least_.data() : nullptr, best_.data()});
     int* const verdict = verdicts_.data();
-    start_early(walk_kernel<kLanes>, 1, kLanes,
-                Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), verdict,
-                     verdict + 1 + most_rows_, half()});
-    if (rows.n > 1) model.gather(kept_.data());  // a root alone stays where it is
+    start_early(
+        walk_kernel<kLanes>, 1, kLanes,
+        Walk{best_.data(), parts, token, depth, end, state, kept_.data(), verdict, verdict + 1 + most_rows_, half()});
+    if (n > 1) model.gather(kept_.data());  // a root alone stays where it is
   }
   // Waits for the iteration that has written to the half `turn`, no longer, and reads its verdict.
   Verdict finish(const State& state, int turn) {
@@ -322,14 +292,15 @@ class Iterations {
   const int most_rows_, block_, vocab_;
   const float* const logits_;
   const int row_stride_;
-  Array<int> input_;  // State, then token, depth and end of a host-drafted tree of `rows` rows, at (0, 1, 2) * rows
-  Pinned<int> host_input_;
-  Array<int> root_, kept_;  // (R) all 0: there is one root; (2 + R) see Walk
-  Array<int64_t> best_;
-  Array<float> least_, table_;
+  // State, then token, depth and end of a host-drafted tree of `rows` rows, at (0, 1, 2) * rows.
+  Array<int> input_{kStateInts + 3 * size_t(most_rows_), true};
+  Pinned<int> host_input_{input_.size()};
+  Array<int> root_{size_t(most_rows_), true}, kept_{2 + size_t(most_rows_), true};  // all 0: one root; see Walk
+  Array<int64_t> best_{size_t(most_rows_) * sample_parts(vocab_), true};
+  Array<float> least_{size_t(most_rows_), true}, table_;
   // What the host reads, a half for each turn. done_[turn]: the last iteration that writes there has ended.
-  Pinned<int> verdicts_;       // (2, half())
-  Pinned<DraftedNode> found_;  // (2, R)
+  Pinned<int> verdicts_{2 * size_t(half())};           // (2, half())
+  Pinned<DraftedNode> found_{2 * size_t(most_rows_)};  // (2, R)
   Event done_[2];
   int turn_ = 0;                                // of the iteration that is launched next
   std::unique_ptr<Pinned<float>> host_logits_;  // (most rows, row_stride), made when it is asked for

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -27,8 +28,28 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
-__device__ __forceinline__ void wait_for_earlier();  // below
-__device__ __forceinline__ void let_next_start();
+// ---------------------------------------------------------------------------------------------------------------
+// A kernel and those before and behind it
+
+// Waits until the kernels before this one have ended and their writes are seen. Each thread calls it, once, before it
+// returns.
+__device__ __forceinline__ void wait_for_earlier() {
+#ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#else
+  emulator::wait_for_earlier();
+#endif
+}
+// Lets the next kernel's blocks start where there is room, once each block has come here or has ended. A short kernel
+// calls it at once, one that works long behind its longest loop: blocks that wait there from the beginning take
+// registers, and memory's time, from those that work (an H100 was then slower than without early launches).
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 // A kernel that does nothing: what the runtime says of it is so of all kernels, and so is what `bench` measures: the
 // time from one launch to the next.
@@ -38,6 +59,9 @@ __global__ void empty_kernel(int) {
   let_next_start();
   wait_for_earlier();
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Whether there is a GPU, and its memory
 
 // For which compute capability the code was compiled that this GPU runs: 90 for 9.0; 0 if the program has none for it.
 inline int compiled_for() {
@@ -134,35 +158,14 @@ void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Ar
   config.numAttrs = waits && early.launches ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
-// Waits until the kernels before this one have ended and their writes are seen. Each thread calls it, once, before it
-// returns.
-__device__ __forceinline__ void wait_for_earlier() {
-#ifdef __CUDACC__
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-#else
-  emulator::wait_for_earlier();
-#endif
-}
-// Lets the next kernel's blocks start where there is room, once each block has come here or has ended. A short kernel
-// calls it at once, one that works long behind its longest loop: blocks that wait there from the beginning take
-// registers, and memory's time, from those that work (an H100 was then slower than without early launches).
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
+
+// What the runtime has made, with the function that takes it back.
+template <class Made>
+using Owned = std::unique_ptr<std::remove_pointer_t<Made>, cudaError_t (*)(Made)>;
 
 // Launches that are recorded once and replayed together: to the host they cost as much as one launch.
 class Graph {
  public:
-  Graph() = default;
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() {
-    if (ready_) cudaGraphExecDestroy(ready_);
-  }
   explicit operator bool() const { return ready_ != nullptr; }
 
   // Records what `launches` launches, and does not run it. A driver that is too old refuses to record launches that
@@ -185,7 +188,7 @@ class Graph {
               refused.what());
     }
   }
-  void replay() const { CUDA_CHECK(cudaGraphLaunch(ready_, stream())); }
+  void replay() const { CUDA_CHECK(cudaGraphLaunch(ready_.get(), stream())); }
 
  private:
   template <class F>
@@ -199,35 +202,35 @@ class Graph {
       throw;
     }
     CUDA_CHECK(cudaStreamEndCapture(stream(), &recorded));
-    const cudaError_t error = cudaGraphInstantiate(&ready_, recorded, 0);
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&ready, recorded, 0);
     cudaGraphDestroy(recorded);
-    if (error != cudaSuccess) ready_ = nullptr;
     CUDA_CHECK(error);
+    ready_.reset(ready);
   }
 
-  cudaGraphExec_t ready_ = nullptr;
+  Owned<cudaGraphExec_t> ready_{nullptr, cudaGraphExecDestroy};
 };
 
 // A place in the stream, which the host can wait for. timed: it also keeps the time when the GPU came by.
 class Event {
  public:
   explicit Event(bool timed = false) {
-    CUDA_CHECK(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+    cudaEvent_t made = {};
+    CUDA_CHECK(cudaEventCreateWithFlags(&made, timed ? cudaEventDefault : cudaEventDisableTiming));
+    event_.reset(made);
   }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  void record() { CUDA_CHECK(cudaEventRecord(event_, stream())); }
-  void wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }  // for what was launched before it, no longer
-  double seconds_since(const Event& before) const {                // both are timed
+  void record() { CUDA_CHECK(cudaEventRecord(event_.get(), stream())); }
+  void wait() const { CUDA_CHECK(cudaEventSynchronize(event_.get())); }  // for what was launched before it, no longer
+  double seconds_since(const Event& before) const {                      // both are timed
     float ms = 0;
     wait();
-    CUDA_CHECK(cudaEventElapsedTime(&ms, before.event_, event_));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, before.event_.get(), event_.get()));
     return ms * 1e-3;
   }
 
  private:
-  cudaEvent_t event_ = {};
+  Owned<cudaEvent_t> event_{nullptr, cudaEventDestroy};
 };
 
 // ---------------------------------------------------------------------------------------------------------------

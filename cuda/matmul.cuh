@@ -33,15 +33,11 @@ inline int blocks_of(int n, int each) { return (n + each - 1) / each; }
 HD inline int slice_length(int k) { return (k + kSlices * 4 - 1) / (kSlices * 4) * 4; }
 
 __device__ __forceinline__ float4 load_weights(const float* from) {
-  const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
-  return make_float4(bits_as<float>(v.x), bits_as<float>(v.y), bits_as<float>(v.z), bits_as<float>(v.w));
+  return bits_as<float4>(load_streaming(reinterpret_cast<const uint4*>(from)));
 }
 // Sets the n-th of four numbers, and those after it, to zero.
 __device__ __forceinline__ void cut(float4& v, int n) {
-  if (n < 1) v.x = 0;
-  if (n < 2) v.y = 0;
-  if (n < 3) v.z = 0;
-  if (n < 4) v.w = 0;
+  v = make_float4(n < 1 ? 0 : v.x, n < 2 ? 0 : v.y, n < 3 ? 0 : v.z, n < 4 ? 0 : v.w);
 }
 
 // sum (4 outputs) += x times the weights of four outputs, for one k.
@@ -157,13 +153,9 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(Norm<float> norm) {
 }
 
 // What a column operation reads for one number of a row is asked for while the product is summed: so it is in L1 when
-// the sum is done.
+// the sum is done. Of most that is a bias.
 template <class Op>
-__device__ __forceinline__ void ask_for(const Op&, int, int) {}
-__device__ __forceinline__ void ask_for(const AddBias<float>& op, int, int column) {
-  if (op.bias) ask(op.bias + column);
-}
-__device__ __forceinline__ void ask_for(const BiasGelu<float>& op, int, int column) {
+__device__ __forceinline__ void ask_for(const Op& op, int, int column) {
   if (op.bias) ask(op.bias + column);
 }
 __device__ __forceinline__ void ask_for(const JoinResidual<float>& op, int row, int column) {
@@ -217,9 +209,8 @@ template <int ROWS>
 union DecodeMemory {
   static constexpr int kChunk = ROWS > 4 ? 4 : 8;      // steps of k
   static constexpr int kAtOnce = ROWS < 8 ? ROWS : 8;  // rows whose slices are added at a time
-  static constexpr int kRow = kSlices * 16 + 16;       // + 16: two rows' columns lie in different banks
   float4 x[2][kSlices / 8][ROWS][kChunk / 4][8];       // two chunks for each warp: 4 k of its 8 slices
-  float sums[kAtOnce][kRow];
+  float sums[kAtOnce][kSlices * 16 + 16];              // + 16: two rows' columns lie in different banks
 };
 
 // What one lane copies of its warp's chunks of x: four k of one slice, in every kStride-th row.
@@ -255,7 +246,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   Memory& memory = shared<Memory>();
   const int slice = int(threadIdx.x) / 4, part = int(threadIdx.x) % 4, warp = slice / 8, row0 = int(blockIdx.x) * ROWS;
   const int length = slice_length(w.k), begin = slice * length, steps = smaller(length, w.k - begin);
-  float4 sum[ROWS];
+  float4 sum[ROWS] = {};
   const float* const panel = w.data + size_t(blockIdx.y) * pad16(w.k) * 16;
   const float* from = panel + size_t(begin) * 16 + part * 4;  // the next chunk
   struct Stage {
@@ -282,7 +273,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     cut(v, w.k - begin - i);
     return v;
   };
-  const auto multiply = [&](const Stage& its, int buffer, int i) {
+  const auto multiply = [&](Stage& its, int buffer, int i) {  // and loads the chunk after the next one
     if (!ONE) {
       __syncwarp();  // the lanes have read what is overwritten now
       if (i + chunk < length) copy.start(buffer ^ 1, i + chunk);
@@ -294,14 +285,12 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     for (int four = 0; four < chunk; four += 4) UNROLL
     for (int r = 0; r < ROWS; r++) {
       const float4 v = ONE ? number(its.x[four / 4], i + four) : memory.x[buffer][warp][r][four / 4][slice % 8];
-      multiply_add(sum[r], v.x, its.w[four]);
-      multiply_add(sum[r], v.y, its.w[four + 1]);
-      multiply_add(sum[r], v.z, its.w[four + 2]);
-      multiply_add(sum[r], v.w, its.w[four + 3]);
+      UNROLL
+      for (int e = 0; e < 4; e++) multiply_add(sum[r], number_of(v, e), its.w[four + e]);
     }
+    load_w(its, i + 2 * chunk);
+    load_x(its, i + 2 * chunk);
   };
-  UNROLL
-  for (int r = 0; r < ROWS; r++) sum[r] = make_float4(0, 0, 0, 0);
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, 0);
   load_w(odd, chunk);
@@ -323,12 +312,8 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   ROLLED
   for (int i = 0; i < length; i += 2 * chunk) {
     multiply(even, 0, i);
-    load_w(even, i + 2 * chunk);
-    load_x(even, i + 2 * chunk);
     if (i + chunk >= length) break;
     multiply(odd, 1, i + chunk);
-    load_w(odd, i + 3 * chunk);
-    load_x(odd, i + 3 * chunk);
   }
 
   let_next_start();
@@ -394,7 +379,7 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
     }
   };
 
-  float4 sum[8], total[8];  // of the current slice, and of those before it
+  float4 sum[8] = {}, total[8] = {};  // of the current slice, and of those before it
   const auto end_slice = [&] {
     UNROLL
     for (int r = 0; r < 8; r++) {
@@ -402,8 +387,6 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
       sum[r] = make_float4(0, 0, 0, 0);
     }
   };
-  UNROLL
-  for (int r = 0; r < 8; r++) total[r] = sum[r] = make_float4(0, 0, 0, 0);
   const int fours = slice_length(w.k) / 4;
   int left = fours;  // of the current slice
   load(0);
@@ -418,9 +401,8 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
       for (int j = four * 4; j < four * 4 + 4; j++) {
         const float4 wv = load_four(&memory.w[buffer][j][tn]);
         const float4 a = load_four(&memory.x[buffer][j][tr]), b = load_four(&memory.x[buffer][j][tr + 4]);
-        const float rows[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         UNROLL
-        for (int r = 0; r < 8; r++) multiply_add(sum[r], rows[r], wv);
+        for (int r = 0; r < 8; r++) multiply_add(sum[r], number_of(r < 4 ? a : b, r % 4), wv);
       }
       if (--left > 0) continue;
       end_slice();

@@ -94,16 +94,8 @@ __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
       memory.isum[warp][r][lane] = isum;
     }
   };
-  const auto add_units = [&](float sum, int first) {  // to the row of this warp
-    for (int i = 0; i < smaller(kIntegerWarps, units - first); i++) {
-      const int at = (row0 + warp) * blocks + (first + i) / Q::kScales;
-      sum = fused(float(memory.isum[i][warp][lane]), memory.scale[i][lane] * x.scale[at], sum);
-      if (Q::kMin && i % Q::kScales == Q::kScales - 1) sum = fused(memory.min[i][lane], x.offset[at], sum);
-    }
-    return sum;
-  };
 
-  float sum = 0;
+  float sum = 0;  // of the row of this warp
   for (int first = 0; first < units;) {
     UNROLL
     for (int d = 0; d < depth; d++, first += kIntegerWarps) {
@@ -112,7 +104,13 @@ __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
       if (unit < units) multiply(ahead[d], unit);
       if (next < units) ahead[d].load(w, output, next);
       __syncthreads();
-      if (warp < rows) sum = add_units(sum, first);
+      if (warp < rows) {
+        for (int i = 0; i < smaller(kIntegerWarps, units - first); i++) {
+          const int at = (row0 + warp) * blocks + (first + i) / Q::kScales;
+          sum = fused(float(memory.isum[i][warp][lane]), memory.scale[i][lane] * x.scale[at], sum);
+          if (Q::kMin && i % Q::kScales == Q::kScales - 1) sum = fused(memory.min[i][lane], x.offset[at], sum);
+        }
+      }
       __syncthreads();  // all have read the memory that is overwritten now
     }
   }
@@ -128,7 +126,7 @@ void matmul_cuda(int rows, const Matmul<float, Quantized<bits, zero, has_min, fl
   for (int first = 0; first < rows; first += kScratchRows) {
     const int count = smaller(kScratchRows, rows - first);
     launch_on_gpu(count * blocks, ToIntegers<Q>{s.x + size_t(first) * s.x_row, s.x_row, s.w.k, x});
-    const dim3 grid(unsigned((count + kIntegerWarps - 1) / kIntegerWarps), unsigned((s.w.n + kLanes - 1) / kLanes));
+    const dim3 grid(unsigned(blocks_of(count, kIntegerWarps)), unsigned(blocks_of(s.w.n, kLanes)));
     start_early(multiply_integers<Q, After>, grid, kIntegerWarps * kLanes, x, s.w, first,
                 Finish<After>{s.out, s.out_row, first + count, s.w.n, after});
   }

@@ -65,17 +65,11 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 // N = 768 makes 48 blocks for one row, and no more are to be had: an mma has 16 outputs. They would not help. 64 KB of
 // W for each are in registers when the wait ends, with K = 3072 two thirds, and L2 brings the rest in 0.4 us. The 24
 // steps take 1.5 us: in each, a scheduler's two warps have 110 instructions, and three mma take 105 clocks.
-template <int TILES, int OCTETS>
-struct MmaMemory {
-  float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
-};
-
 // Budget: 192 registers, 32768 bytes shared. Loads: 12.
 template <int TILES, int OCTETS, int depth, class After>
 __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
     decode_bf16(const float* x, int x_row, Norm<float> norm, Panels<bf16> w, Finish<After> finish) {
-  using Memory = MmaMemory<TILES, OCTETS>;
-  Memory& memory = shared<Memory>();
+  auto& sums = shared<float4[kMmaSlices][TILES * OCTETS][kLanes]>();
   const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes, part = lane % 4 * 4;
   const int row0 = int(blockIdx.x) * OCTETS * 8, tile0 = int(blockIdx.y) * TILES, steps = pad16(w.k) / 16;
   const int begin = warp * slice_tiles(w.k), end = smaller(steps, begin + slice_tiles(w.k));
@@ -107,7 +101,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
 
   Moments<OCTETS> moments;  // of the rows, if this kernel normalizes them
   float c[TILES][OCTETS][4] = {};
-  const auto multiply = [&](Stage& its, int step) {
+  const auto multiply = [&](Stage& its, int step) {  // and loads the steps after the next ones
     UNROLL
     for (int d = 0; d < depth; d++) {
       if (step + d >= end) break;
@@ -124,6 +118,8 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
             for (int o = 0; o < OCTETS; o++) UNROLL for (int m = 0; m < TILES; m++)
                 mma(c[m][o], its.w[d][m], parts[p][o]);
     }
+    load_w(its, step + 2 * depth);
+    load_x(its, step + 2 * depth);
   };
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, begin);
@@ -148,24 +144,20 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   ROLLED
   for (int step = begin; step < end; step += 2 * depth) {
     multiply(even, step);
-    load_w(even, step + 2 * depth);
-    load_x(even, step + 2 * depth);
     if (step + depth >= end) break;
     multiply(odd, step + depth);
-    load_w(odd, step + 3 * depth);
-    load_x(odd, step + 3 * depth);
   }
 
   let_next_start();
   UNROLL
   for (int m = 0; m < TILES; m++) UNROLL
   for (int o = 0; o < OCTETS; o++)
-    memory.sums[warp][m * OCTETS + o][lane] = make_float4(c[m][o][0], c[m][o][1], c[m][o][2], c[m][o][3]);
+    sums[warp][m * OCTETS + o][lane] = make_float4(c[m][o][0], c[m][o][1], c[m][o][2], c[m][o][3]);
   __syncthreads();
   if (warp >= TILES * OCTETS) return;
   float4 total = make_float4(0, 0, 0, 0);
   UNROLL
-  for (int s = 0; s < kMmaSlices; s++) add(total, memory.sums[s][warp][lane]);
+  for (int s = 0; s < kMmaSlices; s++) add(total, sums[s][warp][lane]);
   finish_tile(finish, its_row0, its_column0, total);
 }
 
@@ -176,14 +168,10 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
 // numbers once, and writes them to shared memory in the order that mma needs. A warp reads 12 operands of 256 bytes
 // there (24 clocks) for 24 mma (48 clocks of an A100). W's tiles come straight from L2, the next ones while these are
 // used. Grid and bytes are those of fp32, with half the bytes of W.
-struct SplitMemory {
-  uint2 part[2][3][kTile / 8][kLanes];  // low, middle, high
-};
-
 // Budget: 136 registers, 12288 bytes shared. Loads: 4.
 template <class After>
 __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
-  SplitMemory& memory = shared<SplitMemory>();
+  auto& parts = shared<uint2[2][3][kTile / 8][kLanes]>();  // low, middle, high
   const int thread = int(threadIdx.x), lane = thread % kLanes, warp = thread / kLanes, steps = pad16(w.k) / 16;
   const int row0 = int(blockIdx.x) * kTile, octet0 = warp / 2 * 4,
             tile0 = int(blockIdx.y) * (kTile / 16) + warp % 2 * 2;
@@ -210,7 +198,7 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
     UNROLL
     for (int j = 0; j < 2; j++) {
       if (step * 16 + 16 > w.k) cut(next_x[j], w.k - step * 16 - thread % 4 * 4);
-      auto& part = memory.part[buffer];
+      auto& part = parts[buffer];
       const int octet = warp + 4 * j;
       split(next_x[j], part[0][octet][lane], part[1][octet][lane], part[2][octet][lane]);
       now[j] = next[j];
@@ -218,7 +206,7 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
   };
 
   float c[2][4][4] = {};
-  float4 total[2][4];
+  float4 total[2][4] = {};
   const auto end_slice = [&] {
     UNROLL
     for (int m = 0; m < 2; m++) UNROLL
@@ -227,9 +215,6 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
       c[m][o][0] = c[m][o][1] = c[m][o][2] = c[m][o][3] = 0;
     }
   };
-  UNROLL
-  for (int m = 0; m < 2; m++) UNROLL
-  for (int o = 0; o < 4; o++) total[m][o] = make_float4(0, 0, 0, 0);
   int left = slice_tiles(w.k);
   load(0);
   store(0, 0);
@@ -240,7 +225,7 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
     UNROLL
     for (int p = 0; p < 3; p++) UNROLL
     for (int o = 0; o < 4; o++) {
-      const uint2 b = memory.part[buffer][p][octet0 + o][lane];
+      const uint2 b = parts[buffer][p][octet0 + o][lane];
       mma(c[0][o], now[0], b);
       mma(c[1][o], now[1], b);
     }

@@ -32,19 +32,15 @@ constexpr int kSumThreads = 1024;
 // Budget: 32 registers, 128 bytes shared.
 template <class Op>
 __global__ void __launch_bounds__(kSumThreads) long_sum(Op op) {
-  constexpr int warps = kSumThreads / kLanes;
-  struct Sums {
-    float of_warp[warps];
-  };
-  Sums& sums = shared<Sums>();
+  auto& of_warp = shared<float[kSumThreads / kLanes]>();
   const int t = threadIdx.x;
   float sum = 0;
   for (int i = t; i < op.n; i += kSumThreads) sum += op.values[i];
   for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(kEveryLane, sum, half);
-  if (t % kLanes == 0) sums.of_warp[t / kLanes] = sum;
+  if (t % kLanes == 0) of_warp[t / kLanes] = sum;
   __syncthreads();
   if (t >= kLanes) return;
-  sum = sums.of_warp[t];
+  sum = of_warp[t];
   for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(kEveryLane, sum, half);
   if (t == 0) op.finish(sum);
 }
@@ -90,10 +86,7 @@ template <class Term>
 __global__ void __launch_bounds__(kStripeThreads)
     column_sums(Term term, int rows, int columns, float* to_0, float* to_1) {
   constexpr int sums = Term::kSums, warps = kStripeThreads / kLanes, step = kStripeThreads / 2;
-  struct Partial {
-    float of[sums][warps][kStripe];
-  };
-  Partial& partial = shared<Partial>();
+  auto& partial = shared<float[sums][warps][kStripe]>();
   const int t = threadIdx.x, first = blockIdx.x * kStripe, column = first + t % 2 * 4;
   float sum[sums][4] = {};
   if (column < columns) {
@@ -120,7 +113,7 @@ __global__ void __launch_bounds__(kStripeThreads)
   for (int c = 0; c < 4; c++) {
     UNROLL
     for (int half = kLanes / 2; half > 1; half /= 2) sum[s][c] += __shfl_xor_sync(kEveryLane, sum[s][c], half);
-    if (t % kLanes < 2) partial.of[s][t / kLanes][t % 2 * 4 + c] = sum[s][c];
+    if (t % kLanes < 2) partial[s][t / kLanes][t % 2 * 4 + c] = sum[s][c];
   }
   __syncthreads();
   if (t >= sums * kStripe) return;
@@ -128,7 +121,7 @@ __global__ void __launch_bounds__(kStripeThreads)
   float* to = s == 0 ? to_0 : to_1;
   if (!to || first + c >= columns) return;
   float total = 0;
-  for (int warp = 0; warp < warps; warp++) total += partial.of[s][warp][c];
+  for (int warp = 0; warp < warps; warp++) total += partial[s][warp][c];
   to[first + c] += total;
 }
 
@@ -179,10 +172,7 @@ constexpr int kRunAhead = 4;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, const int* order) {
   constexpr int warps = kThreads / kLanes;
-  struct Partial {
-    float of[warps][kRunColumns];
-  };
-  Partial& partial = shared<Partial>();
+  auto& partial = shared<float[warps][kRunColumns]>();
   const int table = blockIdx.z, begin = blockIdx.x, t = threadIdx.x;
   order += size_t(table) * s.rows;
   const int mine = looked_up(s, table, order[begin]);
@@ -210,11 +200,11 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
     }
   }
   UNROLL
-  for (int c = 0; c < 4; c++) partial.of[t / kLanes][t % kLanes * 4 + c] = sum[c];
+  for (int c = 0; c < 4; c++) partial[t / kLanes][t % kLanes * 4 + c] = sum[c];
   __syncthreads();
   if (t >= kRunColumns || first + t >= s.channels) return;
   float total = 0;
-  for (int warp = 0; warp < warps; warp++) total += partial.of[warp][t];
+  for (int warp = 0; warp < warps; warp++) total += partial[warp][t];
   (table == 0 ? s.dwte : s.dwpe)[size_t(mine) * s.channels + first + t] += total;
 }
 
@@ -276,12 +266,8 @@ __device__ inline void write_gradient(float* x, int vocab_size, int label, float
 template <bool gradient>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy(float* logits, int row_stride, int vocab_size, const int* target, float* loss, float factor) {
-  constexpr int warps = kLossThreads / kLanes;
   constexpr float least = -Format<float>::kMost;  // not -inf: inf - inf is NaN
-  struct Sums {
-    LogSum of_warp[warps];
-  };
-  Sums& sums = shared<Sums>();
+  auto& of_warp = shared<LogSum[kLossThreads / kLanes]>();
   const int t = threadIdx.x, label = target[blockIdx.x];
   float* x = logits + size_t(blockIdx.x) * row_stride;
   const float at_target = x[label];  // before it is overwritten
@@ -312,9 +298,9 @@ __global__ void __launch_bounds__(kLossThreads)
     }
   };
   halve();
-  if (t % kLanes == 0) sums.of_warp[t / kLanes] = mine;
+  if (t % kLanes == 0) of_warp[t / kLanes] = mine;
   __syncthreads();
-  mine = sums.of_warp[t % kLanes];  // every warp does the same
+  mine = of_warp[t % kLanes];  // every warp does the same
   halve();
   const float log_sum = mine.top + log(mine.sum);
   if (t == 0) loss[blockIdx.x] = log_sum - at_target;

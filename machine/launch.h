@@ -202,9 +202,9 @@ struct RowBlock {
 
 // Runs f(block) for all rows, block by block. f is some operations that follow each other, of which none looks at
 // another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
-// next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading the
-// weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block has twice as many rows as
-// fit L2 with all of these: an operation and the next one look at half of them.
+// next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading
+// the weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block has twice as many
+// rows as fit L2 with all of these: an operation and the next one look at half of them.
 constexpr int kLeastRows = 48;  // of a thread
 template <class F>
 void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {

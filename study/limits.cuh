@@ -53,6 +53,16 @@ __global__ __launch_bounds__(kThreads) void read_kernel(const uint4* data, int c
 constexpr int kChains = 8;  // of a thread; none waits for another
 constexpr int kTurns = 16;  // steps of all chains in one turn of the loop
 
+// Calls step(chain), kTurns times `turns` for each chain, the chains in turn.
+template <class F>
+__device__ __forceinline__ void run_chains(int turns, F step) {
+  for (int turn = 0; turn < turns; turn++) {
+    UNROLL
+    for (int i = 0; i < kTurns; i++) UNROLL
+    for (int chain = 0; chain < kChains; chain++) step(chain);
+  }
+}
+
 // Each thread steps x = a x + b, 16 `turns` times, in eight chains that begin at 0 to 7, and writes their sum. It moves
 // 4 bytes a thread and nothing else: all is in registers.
 // Budget: 32 registers, 0 bytes shared.
@@ -61,13 +71,7 @@ __global__ __launch_bounds__(kThreads) void multiply_add_kernel(int turns, float
   float x[kChains], sum = 0;
   UNROLL
   for (int i = 0; i < kChains; i++) x[i] = float(i);
-  for (int turn = 0; turn < turns; turn++) {
-    UNROLL
-    for (int step = 0; step < kTurns; step++) {
-      UNROLL
-      for (int i = 0; i < kChains; i++) x[i] = fused(x[i], a, b);
-    }
-  }
+  run_chains(turns, [&](int i) { x[i] = fused(x[i], a, b); });
   UNROLL
   for (int i = 0; i < kChains; i++) sum += x[i];
   out[blockIdx.x * kThreads + threadIdx.x] = sum;
@@ -84,13 +88,7 @@ __global__ __launch_bounds__(kThreads) void tensor_kernel(int turns, uint32_t tw
   uint2 b;
   b.x = b.y = two_b;
   float c[kChains][4] = {}, sum = 0;
-  for (int turn = 0; turn < turns; turn++) {
-    UNROLL
-    for (int step = 0; step < kTurns; step++) {
-      UNROLL
-      for (int i = 0; i < kChains; i++) mma(c[i], a, b);
-    }
-  }
+  run_chains(turns, [&](int i) { mma(c[i], a, b); });
   UNROLL
   for (int i = 0; i < kChains; i++) sum += (c[i][0] + c[i][1]) + (c[i][2] + c[i][3]);
   out[blockIdx.x * kThreads + threadIdx.x] = sum;

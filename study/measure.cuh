@@ -24,16 +24,14 @@ template <class F>
 std::vector<double> repeated_seconds(int runs, F launch) {
   constexpr int few = 3, most = 256;
   constexpr double wanted = 0.002;
-  launch(0);  // what is made once is made now
-  const double once = gpu_seconds([&] {
-                        for (int turn = 0; turn < few; turn++) launch(turn);
-                      }) /
-                      few;
+  const auto launches = [&](int turns) {
+    for (int turn = 0; turn < turns; turn++) launch(turn);
+  };
+  launches(1);  // what is made once is made now
+  const double once = gpu_seconds([&] { launches(few); }) / few;
   const int n = int(std::clamp(wanted / std::max(once, 1e-9), 1.0, double(most)));
   Graph graph;
-  graph.capture([&] {
-    for (int turn = 0; turn < n; turn++) launch(turn);
-  });
+  graph.capture([&] { launches(n); });
   graph.replay();
   std::vector<double> seconds;
   for (int run = 0; run < runs; run++) seconds.push_back(gpu_seconds([&] { graph.replay(); }) / n);
@@ -135,22 +133,19 @@ struct KernelShapes {
 inline KernelShapes quick_shapes() { return {128, 4, 2003, {1, 8, 16, 64}, {1, 16, 64}, 48, 63, 64, 8, 16777216}; }
 
 // Collects the lines. A line's `launch(turn)` starts the kernel on the operands that are due at that turn.
-class KernelTimes {
- public:
-  KernelTimes(int runs, const GpuWorking& working) : runs_(runs), working_(working) {}
+struct KernelTimes {
+  const int runs;
+  const GpuWorking& working;
+  std::vector<KernelTime> lines = {};
+  bool stopped = false;
+
   template <class F>
   void add(const std::string& name, const std::string& shape, double bytes, double flops, const F& launch,
            Peak peak = Peak::kFp32) {
     constexpr double about = 45;  // lines
-    stopped_ = stopped_ || !working_(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
-    if (!stopped_) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs_, launch)});
+    stopped = stopped || !working(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
+    if (!stopped) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs, launch)});
   }
-  std::vector<KernelTime> lines;
-
- private:
-  const int runs_;
-  const GpuWorking& working_;
-  bool stopped_ = false;
 };
 
 inline std::string by(int a, int b) { return std::to_string(a) + " x " + std::to_string(b); }
@@ -295,7 +290,7 @@ inline void time_gaps(KernelTimes& times) {
 }
 
 inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {
-  KernelTimes times(runs, working);
+  KernelTimes times{runs, working};
   time_gaps(times);
   time_matmuls<float>(s, times);
   time_matmuls<bf16>(s, times);
