@@ -75,14 +75,14 @@ struct Engine::Parts {
     loaded.tensors = {};
   }
 
-  // The drafter of these names, loaded when it is first needed; null: plain decoding.
-  Drafter* drafter(const std::vector<DrafterName>& names, int seat = 0) {
-    std::vector<std::unique_ptr<Drafter>>& of_seats = drafters[text_of(names)];
+  // The drafter of that name, loaded when it is first needed; null: plain decoding.
+  Drafter* drafter(const std::string& name, int seat = 0) {
+    std::vector<std::unique_ptr<Drafter>>& of_seats = drafters[name];
     of_seats.resize(size_t(target.seats()));
     std::unique_ptr<Drafter>& its = of_seats[size_t(seat)];
     if (!its && seat > 0 && of_seats[0]) its = of_seats[0]->another(seat);
     if (!its)
-      its = load_drafter(names, settings.model, target.vocab_size(),
+      its = load_drafter(name, settings.model, target.vocab_size(),
                          model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
                                         dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
     return its.get();
@@ -140,7 +140,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
                            const Observation& observation) {
   Parts& p = *parts_;
   const Meaning meaning = read_method(method, p.settings.budget);
-  Drafter* drafter = p.drafter(meaning.drafter);
+  Drafter* drafter = p.drafter(method.drafter);
   Decoding decoding = p.decoding(method, meaning, drafter, sampling, max_new_tokens);
   decoding.on_iteration = observation.on_iteration;
   std::unique_ptr<Drafter> stand_in;
@@ -163,7 +163,7 @@ void Engine::generate(const Method& method, std::deque<Request>& requests) {
   if (meaning.ahead != Ahead::kOff)
     throw std::invalid_argument(
         "texts side by side are not drafted ahead: --ahead: leave it out, or generate one text at a time");
-  const bool drafts = p.drafter(meaning.drafter) != nullptr;
+  const bool drafts = p.drafter(method.drafter) != nullptr;
   const Decoding all = p.decoding(method, meaning, drafts, {}, 0);
   size_t begun = 0;
   if (!p.settings.keeps_cache) p.target.forget();
@@ -172,7 +172,7 @@ void Engine::generate(const Method& method, std::deque<Request>& requests) {
                     if (begun == requests.size()) return nullptr;
                     const Request& request = requests[begun++];
                     auto job = std::make_unique<Job>();
-                    job->drafter = request.drafter ? request.drafter : p.drafter(meaning.drafter, seat);
+                    job->drafter = request.drafter ? request.drafter : p.drafter(method.drafter, seat);
                     job->pick = request.pick;
                     job->settings = p.decoding(method, meaning, drafts, request.sampling, request.max_new_tokens);
                     job->tokens = request.prompt;

@@ -48,16 +48,17 @@ class Counts {
 // Widened, the range has at least 2^56 numbers: a share's part is off by less than 1 of its 2^56 / kMostParts or more.
 constexpr int kTopByte = 56;
 using Wide = unsigned __int128;
-inline uint64_t part_of(uint64_t range, uint64_t parts, uint64_t total) {
-  return uint64_t(Wide(range) * parts / total);
+// Leaves a share's part of a range. Returns where it begins.
+inline uint64_t narrow(uint64_t& range, const Share& s) {
+  const Wide from = Wide(range) * s.below / s.total, to = Wide(range) * (s.below + s.size) / s.total;
+  range = uint64_t(to - from);
+  return uint64_t(from);
 }
 
 class Encoder {
  public:
   void put(const Share& s) {
-    const uint64_t from = part_of(range_, s.below, s.total), to = part_of(range_, s.below + s.size, s.total);
-    move_up(from);
-    range_ = to - from;
+    move_up(narrow(range_, s));
     for (; range_ >> kTopByte == 0; range_ <<= 8, low_ <<= 8) bytes_ += char(low_ >> kTopByte);
   }
   // The shortest number in the range; zeros follow it.
@@ -88,9 +89,7 @@ class Decoder {
     return std::min(uint64_t(((Wide(code_) + 1) * total - 1) / range_), total - 1);
   }
   void take(const Share& s) {
-    const uint64_t from = part_of(range_, s.below, s.total), to = part_of(range_, s.below + s.size, s.total);
-    code_ -= from;
-    range_ = to - from;
+    code_ -= narrow(range_, s);
     for (; range_ >> kTopByte == 0; range_ <<= 8) read();
   }
   // A symbol of `total` that are equally likely.

@@ -7,7 +7,7 @@
 // tokenizer does.
 #pragma once
 
-#include "files/text.h"
+#include "files/bpe.h"
 
 namespace nanospec {
 
@@ -19,7 +19,39 @@ constexpr char byte_of(Piece raw) { return char(-1 - raw); }
 // A run of raw bytes costs a symbol and its length, some 5 bytes: so few bytes alone are not worth tokens.
 constexpr size_t kShortest = 6;
 
-// The pieces of a text. Those that it has, put together, are the text.
-std::vector<Piece> pieces_of(const Tokenizer& tokenizer, std::string_view text);
+// Appends the tokens of a text, if they say just that.
+inline bool add_tokens(const Tokenizer& tokenizer, std::string_view text, std::vector<Piece>& pieces) {
+  const size_t before = pieces.size();
+  std::string said;
+  const auto put = [&](int id) {
+    said += tokenizer.decode(id);
+    pieces.push_back(id);
+  };
+  try {
+    if (tokenizer.bpe) tokenizer.bpe->encode_to(put, text, Control::plain, nullptr, Begins::nothing);
+    else tokenizer.encode_to(put, std::string(text), "");
+  } catch (const Refusal&) { said.clear(); }
+  if (said != text) pieces.resize(before);
+  return said == text;
+}
+
+// Appends the pieces of a text. Those that it has, put together, are the text.
+inline void add_pieces(const Tokenizer& tokenizer, std::string_view text, std::vector<Piece>& pieces) {
+  if (add_tokens(tokenizer, text, pieces)) return;
+  if (text.size() < 2 * kShortest) {
+    for (char byte : text) pieces.push_back(raw_piece(byte));
+    return;
+  }
+  size_t half = text.size() / 2;  // better between two lines
+  const size_t line = text.find('\n', half);
+  if (line < text.size() * 3 / 4) half = line + 1;
+  add_pieces(tokenizer, text.substr(0, half), pieces);
+  add_pieces(tokenizer, text.substr(half), pieces);
+}
+inline std::vector<Piece> pieces_of(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<Piece> pieces;
+  add_pieces(tokenizer, text, pieces);
+  return pieces;
+}
 
 }  // namespace nanospec

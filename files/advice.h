@@ -23,16 +23,12 @@ constexpr double kColdest = 1e-6, kHottest = 1e6;  // between them logits / temp
 constexpr double kMostTopK = 2147483647;
 constexpr double kLeastRepetition = 0.01, kMostRepetition = 100;
 
-// What a file says of each, where it says something. Throws runtime_error where it cannot be sampled so.
+// What a file says of each, where it says something; where of none, temperature 0.7 and top_p 0.95. Throws
+// runtime_error where it cannot be sampled so.
 using Advised = std::optional<double>;
 inline Advice said_advice(Advised its_temperature, Advised its_top_k, Advised its_top_p, Advised its_penalty,
                           const std::string& file) {
-  Advice advice;
-  if (!its_temperature && !its_top_k && !its_top_p && !its_penalty) {
-    advice.sampling.temperature = 0.7f;
-    advice.sampling.top_p = 0.95f;
-    return advice;
-  }
+  if (!its_temperature && !its_top_k && !its_top_p && !its_penalty) return {{0.7f, 0, 0.95f}, ""};
   const double temperature = its_temperature.value_or(1), top_k = its_top_k.value_or(0), top_p = its_top_p.value_or(1),
                penalty = its_penalty.value_or(1);
   const bool warm = temperature >= kColdest && temperature <= kHottest;
@@ -41,22 +37,18 @@ inline Advice said_advice(Advised its_temperature, Advised its_top_k, Advised it
     refuse("it advises a sampling that is none: temperature " + shown(temperature) + ", top_k " + shown(top_k) +
                ", top_p " + shown(top_p) + ", repetition_penalty " + shown(penalty),
            file, "mend it there");
-  advice.sampling.temperature = float(temperature);
-  advice.sampling.top_k = int(std::max(0.0, top_k));  // -1, too, is off
-  advice.sampling.top_p = std::min(1.0f, float(top_p));
-  advice.sampling.repetition_penalty = float(penalty);
-  advice.from = file;
-  return advice;
+  Sampling sampling = {float(temperature), int(std::max(0.0, top_k)), std::min(1.0f, float(top_p))};  // top_k -1: off
+  sampling.repetition_penalty = float(penalty);
+  return {sampling, file};
 }
 
 inline Advice gguf_advice(const GgufFile& file) {
-  const auto key = [](const char* name) { return std::string("general.sampling.") + name; };
+  const std::string keys = "general.sampling.";
   const auto number = [&](const char* name) {
-    return file.has(key(name)) ? Advised(file.number(key(name))) : Advised();
+    return file.has(keys + name) ? Advised(file.number(keys + name)) : Advised();
   };
-  const Advised top_k =
-      file.has(key("top_k")) ? Advised(double(file.integer(key("top_k"), -1, int64_t(kMostTopK)))) : Advised();
-  return said_advice(number("temp"), top_k, number("top_p"), number("penalty_repeat"), file.path);
+  if (file.has(keys + "top_k")) file.integer(keys + "top_k", -1, int64_t(kMostTopK));  // or it throws
+  return said_advice(number("temp"), number("top_k"), number("top_p"), number("penalty_repeat"), file.path);
 }
 
 // Of a folder with weights that are not train_gpt's. "do_sample": false is temperature 0.
@@ -78,9 +70,8 @@ inline Advice advice_of(const std::string& model) {
   const bool gguf = is_gguf(model);
   const bool there = std::filesystem::is_regular_file(gguf ? model : weights_path(model));
   if (there && gguf) return gguf_advice(read_gguf(model));
-  Advice none;
-  none.its_own_way = !there || model_metadata(model).count("hash") || !load_tokenizer(model).bpe;
-  return none.its_own_way ? none : folder_advice(model + "/generation_config.json");
+  const bool its_own_way = !there || model_metadata(model).count("hash") || !load_tokenizer(model).bpe;
+  return its_own_way ? Advice{{}, "", true} : folder_advice(model + "/generation_config.json");
 }
 
 }  // namespace nanospec

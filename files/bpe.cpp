@@ -152,9 +152,8 @@ std::string token_name(int id, const std::string& name) { return filled("token {
 std::string gpt2_name(int byte) { return utf8(kAlphabet.of_byte[size_t(byte)]); }
 
 const char* split_by(const Json& regex) {
-  for (const PreSplit& known : kPreSplits)
-    if (regex == known.regex) return known.name;
-  return nullptr;
+  const PreSplit* const found = row_of(kPreSplits, &PreSplit::regex, regex);
+  return found ? found->name : nullptr;
 }
 
 bool is_llama3(const std::string& pre) {
@@ -210,10 +209,8 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
     }
   }
   for (std::vector<int>& list : specials_)
-    std::sort(list.begin(), list.end(), [&](int a, int b) {
-      const size_t x = bytes_[size_t(a)].size(), y = bytes_[size_t(b)].size();
-      return x != y ? x > y : a < b;
-    });
+    std::stable_sort(list.begin(), list.end(),
+                     [&](int a, int b) { return bytes_[size_t(a)].size() > bytes_[size_t(b)].size(); });
   return id_of;
 }
 
@@ -339,8 +336,7 @@ static size_t compose(std::string_view text, std::string& composed) {
 // The encoding of one text, with its memory.
 class BpeRun {
  public:
-  using Put = std::function<void(int id)>;
-  BpeRun(const Bpe& bpe, const Put& put, BpeCounts& counts)
+  BpeRun(const Bpe& bpe, const PutId& put, BpeCounts& counts)
       : bpe_(bpe), put_(put), counts_(counts), match_(pcre2_match_data_create(1, nullptr), pcre2_match_data_free) {
     if (!match_) throw std::bad_alloc();
   }
@@ -449,7 +445,7 @@ class BpeRun {
   };
 
   const Bpe& bpe_;
-  const Put& put_;
+  const PutId& put_;
   BpeCounts& counts_;
   std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match_;
   std::string key_;
@@ -459,8 +455,7 @@ class BpeRun {
   std::vector<int> merged_;
 };
 
-void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view text, Control control, BpeCounts* counts,
-                    Begins begins) const {
+void Bpe::encode_to(const PutId& put, std::string_view text, Control control, BpeCounts* counts, Begins begins) const {
   BpeCounts own;
   BpeCounts& counted = counts ? *counts : own;
   std::string repaired;
@@ -488,8 +483,7 @@ std::vector<int> Bpe::encode(std::string_view text, Control control, BpeCounts* 
   return ids;
 }
 
-void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
-                const std::string& what, Begins begins) {
+void encode_bpe(const Bpe& bpe, const PutId& put, const std::string& text, const std::string& what, Begins begins) {
   BpeCounts counts;
   bpe.encode_to(put, text, Control::plain, &counts, begins);
   if (counts.repaired)
@@ -520,7 +514,5 @@ std::string Utf8Stream::put(std::string_view bytes) {
   }
   return ready;
 }
-
-std::string Utf8Stream::finish() { return std::exchange(held_, ""); }
 
 }  // namespace nanospec

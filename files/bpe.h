@@ -104,8 +104,8 @@ class Bpe {
   // The ids of a text, without the token that the model wants before it.
   std::vector<int> encode(std::string_view text, Control control, BpeCounts* counts = nullptr) const;
   // The same, id by id: put(id).
-  void encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
-                 BpeCounts* counts = nullptr, Begins begins = Begins::text) const;
+  void encode_to(const PutId& put, std::string_view text, Control control, BpeCounts* counts = nullptr,
+                 Begins begins = Begins::text) const;
 
   // The bytes of each id: of a special token its text, of an unused one nothing.
   const std::vector<std::string>& symbols() const { return bytes_; }
@@ -165,7 +165,8 @@ Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where)
 class Utf8Stream {
  public:
   std::string put(std::string_view bytes);  // returns what may be shown now
-  std::string finish();                     // returns what is left: at most three bytes, the beginning of a character
+  // Returns what is left: at most three bytes, the beginning of a character.
+  std::string finish() { return std::exchange(held_, ""); }
 
  private:
   std::string held_;

@@ -2,7 +2,6 @@
 #include "files/checkpoint.h"
 
 #include <charconv>
-#include <climits>
 
 #include "files/bpe.h"
 #include "files/families.h"
@@ -33,15 +32,10 @@ constexpr SizeKey kSizeKeys[] = {
 const char* gelu_name(bool tanh) { return tanh ? "gelu_new" : "gelu"; }
 // What else each has in a file of ours.
 Json gpt_settings(const Config& config) {
-  return {{"architectures", {"GPT2LMHeadModel"}},
-          {"model_type", "gpt2"},
-          {"n_inner", nullptr},
-          {"activation_function", gelu_name(config.tanh)},
-          {"layer_norm_epsilon", 1e-5},
-          {"resid_pdrop", 0.0},
-          {"embd_pdrop", 0.0},
-          {"attn_pdrop", 0.0},
-          {"bias", config.bias}};
+  Json file = Json::parse(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_inner": null,
+                              "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})");
+  file.update({{"activation_function", gelu_name(config.tanh)}, {"bias", config.bias}});
+  return file;
 }
 Json llama_settings(const Config& config) {
   Json file = {{"architectures", {family_of(config).architecture}},
@@ -64,7 +58,7 @@ struct ConfigFile {
 
   int number(const char* key) const {
     const Json& value = member(file, key);
-    if (!is_below(value, uint64_t(INT_MAX) + 1)) wrong(key, "a whole number above 0");
+    if (!is_below(value, uint64_t(INT32_MAX) + 1)) wrong(key, "a whole number above 0");
     return value.get<int>();
   }
   float real(const char* key) const {
@@ -213,17 +207,13 @@ std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::
   return arrays;
 }
 
-std::vector<TensorSpec> file_table(Config config) {
-  config.bias = true;
-  return tensor_table(config);
-}
-
 // What a file of such a model holds, and of which of ours each tensor is a part: in the order of tensor_table(config),
-// among them the biases of Hugging Face's GPT-2.
-static std::vector<FileTensor> file_tensors(const Config& config) {
+// among them biases, which Hugging Face's GPT-2 always has.
+static std::vector<FileTensor> file_tensors(Config config) {
   if (is_llama(config)) return model_parts(config);
+  config.bias = true;
   std::vector<FileTensor> tensors;
-  for (const TensorSpec& spec : file_table(config))
+  for (const TensorSpec& spec : tensor_table(config))
     tensors.push_back({spec.name, "transformer." + spec.name, "", shape_of(spec), 0, 0, false});
   return tensors;
 }
@@ -249,10 +239,8 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
 }
 
 // GPT-2's own files have its names without "transformer.", and its mask, which here is no tensor.
-static std::string name_in(const SafeTensors& file, const FileTensor& part) {
-  const std::string prefix = "transformer.";
-  const bool without = file.find("wte.weight") && part.name.compare(0, prefix.size(), prefix) == 0;
-  return without ? part.name.substr(prefix.size()) : part.name;
+static const std::string& name_in(const SafeTensors& file, const FileTensor& part) {
+  return file.find("wte.weight") && part.name == "transformer." + part.ours ? part.ours : part.name;
 }
 static bool is_mask(const Tensor& tensor) {
   return tensor.shape.size() != 1 && tensor.name.find(".attn.bias") != std::string::npos;
@@ -326,7 +314,7 @@ static std::vector<int> ends_in(const std::string& dir) {
     for (const Json& id : said.is_array() ? said : Json::array({said})) {
       if (!id.is_null() && !id.is_number_integer())
         ConfigFile{file, path}.wrong("eos_token_id", "a token or a list of them");
-      if (is_below(id, INT_MAX)) ends.push_back(id.get<int>());
+      if (is_below(id, INT32_MAX)) ends.push_back(id.get<int>());
     }
   }
   return ends;
@@ -357,8 +345,7 @@ static std::vector<std::string> weights_files(const std::string& dir, const std:
   return {files.begin(), files.end()};
 }
 // Their tensors, as of one file. read: of one, read_header or read_safetensors.
-template <class Read>
-static SafeTensors joined(const std::vector<std::string>& files, const Read& read) {
+static SafeTensors joined(const std::vector<std::string>& files, SafeTensors (*read)(const std::string&)) {
   SafeTensors all = read(files[0]);
   for (size_t i = 1; i < files.size(); i++) {
     SafeTensors more = read(files[i]);

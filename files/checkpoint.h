@@ -90,9 +90,6 @@ std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::
                                             const std::vector<std::string>& prefixes, const std::string& where,
                                             const Expected& more = {});
 
-// Hugging Face's GPT-2 always has biases: the tensors of a model as its file holds them.
-std::vector<TensorSpec> file_table(Config config);
-
 // The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. In
 // `extra` lies what the weights do not have: zeros, the biases of a GPT without them, and copies of Llama's matrices,
 // since files store them otherwise (families.h). A tied model has no separate head.

@@ -53,22 +53,16 @@ std::vector<DrafterName> parse_drafter(const std::string& text) {
   return names;
 }
 
-std::string text_of(const std::vector<DrafterName>& names) {
-  return joined(names, "+", [](const DrafterName& name) { return name.text; });
-}
-
 void check_drafter(const std::vector<DrafterName>& names, const std::string& model) {
-  if (!is_gguf(model)) return;
   for (const DrafterName& name : names)
-    if (name.kind == DrafterName::kBigram)
+    if (name.kind == DrafterName::kBigram && is_gguf(model))
       refuse("drafter " + printable(name.text) + " needs bigrams of the training text, which a GGUF file does not have",
              printable(model, 300), "use --drafter suffix, or ngram:2, which is the same, after nanospec index");
 }
 
 // What makes its file anew. model: the target's folder or file.
 static std::string maker_of(const DrafterName& name, const std::string& model) {
-  const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
-  if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
+  if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE --out " + printable(name.dir, 300);
   const std::string what = name.kind == DrafterName::kParallel ? "it" : "them";
   if (has_heads(name))
     return "train " + what + " again: " + drafter_trainer(kDrafters[name.kind].word, model, name.dir);
@@ -90,8 +84,9 @@ static std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::st
   return make(name);
 }
 
-std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
+std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,
                                       const MakeModelDrafter& make) {
+  const std::vector<DrafterName> names = parse_drafter(text);
   check_drafter(names, dir);
   std::vector<std::unique_ptr<Drafter>> parts;
   for (const DrafterName& name : names) {
@@ -99,12 +94,7 @@ std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, con
     if (parts.back()) parts.back()->name = name.text;
   }
   if (parts.size() == 1) return std::move(parts[0]);
-  return named<Union>(text_of(names), std::move(parts));
-}
-
-std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,
-                                      const MakeModelDrafter& make) {
-  return load_drafter(parse_drafter(text), dir, vocab, make);
+  return named<Union>(text, std::move(parts));
 }
 
 }  // namespace nanospec

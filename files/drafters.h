@@ -47,9 +47,6 @@ constexpr const char* kUnionWhat = "up to four of them in one tree, for instance
 // with self twice: they would overwrite each other's rows.
 std::vector<DrafterName> parse_drafter(const std::string& text);
 
-// The names as they are written on the command line.
-std::string text_of(const std::vector<DrafterName>& names);
-
 // Throws runtime_error where the model is a GGUF file and the drafter needs what train_gpt alone writes: bigrams of the
 // training text. (All others are made for any model.)
 void check_drafter(const std::vector<DrafterName>& names, const std::string& model);
@@ -58,10 +55,8 @@ void check_drafter(const std::vector<DrafterName>& names, const std::string& mod
 // for files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(const DrafterName&)>;
 
-// The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws
-// runtime_error for a file that is missing or does not fit.
-std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
-                                      const MakeModelDrafter& make = nullptr);
+// The drafter of that name, or union of names, for the model in `dir`, of `vocab` tokens; null for `none`, plain
+// decoding. Throws what parse_drafter throws, and runtime_error for a file that is missing or does not fit.
 std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,
                                       const MakeModelDrafter& make = nullptr);
 

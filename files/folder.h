@@ -105,7 +105,6 @@ class LockedFolder {
     if (std::filesystem::is_directory(path_)) lock();
   }
   LockedFolder(const LockedFolder&) = delete;
-  LockedFolder& operator=(const LockedFolder&) = delete;
 
   // Makes the folder, and those around it, and locks it. Call it after all other checks.
   void make() {
@@ -134,10 +133,8 @@ class LockedFolder {
   // Leaves the handle closed where the folder was removed meanwhile.
   void lock() {
     lock_.handle = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock_.handle < 0) {
-      if (errno == ENOENT) return;
-      refuse_path("cannot open the folder", path_, errno);
-    }
+    if (lock_.handle < 0 && errno == ENOENT) return;
+    if (lock_.handle < 0) refuse_path("cannot open the folder", path_, errno);
     if (flock(lock_.handle, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       const int process = lock_holder(lock_.handle);
       refuse("another process writes into the folder",
@@ -145,12 +142,9 @@ class LockedFolder {
     }
     struct stat held, there;
     if (fstat(lock_.handle, &held) != 0 || stat(path_.c_str(), &there) != 0 || held.st_dev != there.st_dev ||
-        held.st_ino != there.st_ino) {
-      close(lock_.handle);
-      lock_.handle = -1;
-      return;
-    }
-    remove_left_over(path_);
+        held.st_ino != there.st_ino)
+      close(std::exchange(lock_.handle, -1));
+    else remove_left_over(path_);
   }
 
   const std::string path_, advice_;

@@ -9,8 +9,6 @@
 
 namespace nanospec {
 
-namespace {
-
 constexpr const char* kAgain = "get the file again, it may be cut off or damaged";
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -23,8 +21,6 @@ constexpr const char* kTypes[] = {"F32",   "F16",        "Q4_0",       "Q4_1",  
                                   "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
                                   "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
                                   "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",    "NVFP4",    "Q1_0"};
-
-}  // namespace
 
 std::string type_name(GgufType type) {
   const uint32_t number = uint32_t(type);
@@ -86,7 +82,7 @@ std::string shown_value(const GgufValue& value) {
 
 [[noreturn]] static void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
                                       const std::string& expected) {
-  refuse(printable(key) + " is " + is + ", expected " + expected, file.where(), kConvertAgain);
+  file.wrong(printable(key) + " is " + is + ", expected " + expected);
 }
 
 // What `read` makes of the value under a key, which must be a list or none, of values that are such ("": any);
@@ -96,7 +92,7 @@ static T value_of(const GgufFile& file, const std::string& key, const std::optio
                   bool list, std::string_view noun, Read read) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end() && otherwise) return *otherwise;
-  if (found == file.metadata.end()) refuse("the metadata lack " + printable(key), file.where(), kConvertAgain);
+  if (found == file.metadata.end()) file.wrong("the metadata lack " + printable(key));
   const GgufValue& value = found->second;
   if (value.list != list || (!noun.empty() && !is(value, noun))) refuse_value(file, key, shown_value(value), expected);
   return read(value);
@@ -166,7 +162,7 @@ uint64_t GgufFile::length(const std::string& key) const {
 
 const GgufTensor& GgufFile::tensor(const std::string& name) const {
   const GgufTensor* found = find(name);
-  if (!found) refuse("tensor " + printable(name) + " is missing", where(), kConvertAgain);
+  if (!found) wrong("tensor " + printable(name) + " is missing");
   return *found;
 }
 void GgufFile::release() const {
@@ -181,63 +177,55 @@ namespace {
 // Reads a file from its beginning on, and never past its end: take() throws where too few bytes are left. `what` says
 // for whom they are.
 struct Cursor {
-  const uint8_t* bytes;
-  size_t size;
-  std::string where;
+  const GgufFile& file;
   size_t at = 0;
 
+  size_t left() const { return file.size - at; }
   const uint8_t* take(uint64_t count, size_t width, const std::string& what) {
-    if (count > (size - at) / width)
-      refuse(filled("{} has a length of {}, more than the {} bytes that are left", what, count, size - at), where,
-             kAgain);
-    const uint8_t* taken = bytes + at;
+    if (count > left() / width)
+      file.wrong(filled("{} has a length of {}, more than the {} bytes that are left", what, count, left()), kAgain);
+    const uint8_t* taken = file.bytes.get() + at;
     at += size_t(count) * width;
     return taken;
   }
   template <class T>
   T number(const std::string& what) {
-    if (size - at < sizeof(T)) refuse("the file ends within " + what, where, kAgain);
+    if (left() < sizeof(T)) file.wrong("the file ends within " + what, kAgain);
     return load<T>(take(sizeof(T), 1, what));
   }
   std::string text(const std::string& what, size_t most) {
     const uint64_t length = number<uint64_t>(what);
     const uint8_t* taken = take(length, 1, what);
-    if (length > most) refuse(filled("{} has {} bytes, at most {}", what, length, most), where, kConvertAgain);
+    if (length > most) file.wrong(filled("{} has {} bytes, at most {}", what, length, most));
     return {reinterpret_cast<const char*>(taken), size_t(length)};
   }
   // How many of something the file says that it has, each of at least so many bytes.
   void expect(uint64_t count, size_t least, const char* what) const {
-    if (count > (size - at) / least)
-      refuse(filled("the file says that it has {} {}, more than its {} bytes hold", count, what, size), where, kAgain);
-  }
-  [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const std::string& advice) const {
-    refuse("tensor " + printable(tensor.name) + " " + wrong, where, advice);
+    if (count > left() / least)
+      file.wrong(filled("the file says that it has {} {}, more than its {} bytes hold", count, what, file.size),
+                 kAgain);
   }
 };
 
 GgufValue read_value(Cursor& cursor, const std::string& what) {
-  constexpr uint32_t kList = uint32_t(GgufKind::list);
-  uint32_t kind = cursor.number<uint32_t>(what);
-  GgufValue value = {};
-  value.list = kind == kList;
-  value.count = 1;
+  const auto read_kind = [&] { return GgufKind(cursor.number<uint32_t>(what)); };
+  const GgufKind kind = read_kind();
+  GgufValue value = {kind, kind == GgufKind::list, 1, nullptr};
   if (value.list) {
-    kind = cursor.number<uint32_t>(what);
+    value.kind = read_kind();
     value.count = cursor.number<uint64_t>(what);
-    if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvertAgain);
+    if (value.kind == GgufKind::list) cursor.file.wrong(what + " is a list of lists");
   }
-  if (kind >= std::size(kKinds))
-    refuse(filled("{} has type number {}, unknown", what, kind), cursor.where, kConvertAgain);
-  value.kind = GgufKind(kind);
+  if (size_t(value.kind) >= std::size(kKinds))
+    cursor.file.wrong(filled("{} has type number {}, unknown", what, uint32_t(value.kind)));
   const size_t begin = cursor.at;
-  value.data = cursor.take(value.count, kKinds[kind].width, what);
+  value.data = cursor.take(value.count, kind_of(value).width, what);
   if (is(value, kText)) {  // as many lengths have room; now each with its text
     cursor.at = begin;
     for (uint64_t i = 0; i < value.count; i++) cursor.take(cursor.number<uint64_t>(what), 1, what);
   }
   for (uint64_t i = 0; is(value, kFlag) && i < value.count; i++)
-    if (value.data[i] > 1)
-      refuse(filled("{} has a flag {}, expected 0 or 1", what, int(value.data[i])), cursor.where, kConvertAgain);
+    if (value.data[i] > 1) cursor.file.wrong(filled("{} has a flag {}, expected 0 or 1", what, int(value.data[i])));
   return value;
 }
 
@@ -248,12 +236,9 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   GgufTensor tensor = {};
   tensor.name = cursor.text("the name of " + in_list, kLongestName);
   const std::string what = "tensor " + printable(tensor.name);
-  const auto bad = [&](const std::string& wrong, const std::string& advice) {
-    cursor.refuse_tensor(tensor, wrong, advice);
-  };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
-    bad(filled("has {} dimensions, expected 1 to 4", dimensions), kConvertAgain);
+    cursor.file.wrong(filled("{} has {} dimensions, expected 1 to 4", what, dimensions));
   const uint8_t* const sizes = cursor.take(dimensions, 8, what);
   const uint32_t type = cursor.number<uint32_t>(what);
   tensor.offset = cursor.number<uint64_t>(what);
@@ -261,25 +246,23 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   tensor.type = GgufType(type);
   const Readable* const known = readable(tensor.type);
   if (types == GgufTypes::readable && !known)
-    bad((type < std::size(kTypes) ? "has type " : "has ") + type_name(tensor.type),
-        "give a file whose tensors are " + readable_names());
-  static constexpr Readable kOther = {GgufType(0), 64, 1};  // no type has more numbers in a byte
-  const Readable* const format = known ? known : &kOther;
-  const uint64_t most = cursor.size / format->bytes * format->numbers;  // no tensor of this file has more numbers
+    cursor.file.wrong(what + (type < std::size(kTypes) ? " has type " : " has ") + type_name(tensor.type),
+                      "give a file whose tensors are " + readable_names());
+  const Readable format = known ? *known : Readable{tensor.type, 64, 1};   // no type has more numbers in a byte
+  const uint64_t most = cursor.file.size / format.bytes * format.numbers;  // no tensor of this file has more numbers
   uint64_t count = 1;
   for (uint32_t i = dimensions; i-- > 0;) {
     const uint64_t n = load<uint64_t>(sizes + 8 * i);
-    if (n == 0) bad("has a dimension of 0", kConvertAgain);
-    if (n > most / count) bad("has a shape larger than the file", kAgain);
+    if (n == 0) cursor.file.wrong(what + " has a dimension of 0");
+    if (n > most / count) cursor.file.wrong(what + " has a shape larger than the file", kAgain);
     count *= n;
     tensor.shape.push_back(int64_t(n));
   }
-  if (format == &kOther) return tensor;  // its bytes follow from its place
-  if (tensor.columns() % format->numbers != 0)
-    bad(filled("of type {} has {} columns, expected a multiple of {}", type_name(tensor.type), tensor.columns(),
-               format->numbers),
-        kConvertAgain);
-  tensor.bytes = size_t(count) / format->numbers * format->bytes;
+  if (!known) return tensor;  // its bytes follow from its place
+  if (tensor.columns() % format.numbers != 0)
+    cursor.file.wrong(filled("{} of type {} has {} columns, expected a multiple of {}", what, type_name(tensor.type),
+                             tensor.columns(), format.numbers));
+  tensor.bytes = size_t(count) / format.numbers * format.bytes;
   return tensor;
 }
 
@@ -289,8 +272,7 @@ void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   for (uint64_t i = 0; i < count; i++) {
     const std::string key = cursor.text(filled("key {} of the metadata", i + 1), kLongestKey);
     const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
-    if (!file.metadata.emplace(key, value).second)
-      refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvertAgain);
+    if (!file.metadata.emplace(key, value).second) file.wrong("the metadata name " + printable(key) + " twice");
   }
 }
 
@@ -300,25 +282,23 @@ void read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes type
   for (uint64_t i = 0; i < count; i++) {
     file.tensors.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
     const std::string& name = file.tensors.back().name;
-    if (!file.index.emplace(name, i).second)
-      refuse("two tensors are called " + printable(name), cursor.where, kConvertAgain);
+    if (!file.index.emplace(name, i).second) file.wrong("two tensors are called " + printable(name));
   }
 }
 
 // Gives every tensor its place. The tensors begin at the next multiple of the alignment after the list.
 void place_tensors(GgufFile& file, const Cursor& cursor) {
   const size_t padding = (file.alignment - cursor.at % file.alignment) % file.alignment;
-  const size_t room = file.size - cursor.at - std::min(padding, file.size - cursor.at);
+  const size_t room = cursor.left() - std::min(padding, cursor.left());
   std::vector<GgufTensor*> by_offset;
   for (GgufTensor& one : file.tensors) {
-    const std::string offset = std::to_string(one.offset);
+    const std::string what = "tensor " + printable(one.name);
     if (one.offset % file.alignment != 0)
-      cursor.refuse_tensor(one, filled("lies at offset {}, not a multiple of {}", offset, file.alignment),
-                           kConvertAgain);
+      file.wrong(filled("{} lies at offset {}, not a multiple of {}", what, one.offset, file.alignment));
     if (one.offset > room || one.bytes > room - one.offset)
-      cursor.refuse_tensor(
-          one, filled("has {} bytes at offset {}, but the file has only {} bytes of tensors", one.bytes, offset, room),
-          kAgain);
+      file.wrong(filled("{} has {} bytes at offset {}, but the file has only {} bytes of tensors", what, one.bytes,
+                        one.offset, room),
+                 kAgain);
     one.data = file.bytes.get() + cursor.at + padding + one.offset;
     by_offset.push_back(&one);
   }
@@ -327,10 +307,9 @@ void place_tensors(GgufFile& file, const Cursor& cursor) {
     GgufTensor& tensor = *by_offset[i];
     const uint64_t next = i + 1 < by_offset.size() ? by_offset[i + 1]->offset : room;
     if (!is_readable(tensor.type)) tensor.bytes = size_t(next - tensor.offset);
+    if (next - tensor.offset < tensor.bytes)  // of the last one there is room for all
+      file.wrong("tensor " + printable(by_offset[i + 1]->name) + " overlaps tensor " + printable(tensor.name));
   }
-  for (size_t i = 1; i < by_offset.size(); i++)
-    if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->bytes)
-      cursor.refuse_tensor(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->name), kConvertAgain);
 }
 
 // "GGUF", the version, and how many tensors and keys.
@@ -341,17 +320,14 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   file.path = path;
   file.bytes = std::move(bytes);
   file.size = size;
-  Cursor cursor{file.bytes.get(), size, file.where()};
+  Cursor cursor{file};
   const std::string magic(reinterpret_cast<const char*>(file.bytes.get()), std::min<size_t>(size, 4));
-  if (magic != "GGUF")
-    refuse("not a GGUF file: it begins with \"" + printable(magic) + "\"", cursor.where, "give a GGUF file");
-  if (size < kBeginning) refuse("the file ends within its header", cursor.where, kAgain);
+  if (magic != "GGUF") file.wrong("not a GGUF file: it begins with \"" + printable(magic) + "\"", "give a GGUF file");
+  if (size < kBeginning) file.wrong("the file ends within its header", kAgain);
   cursor.at = 4;
   file.version = cursor.number<uint32_t>("the version");
-  if (file.version != 0 && file.version % 65536 == 0)
-    refuse("a big-endian GGUF file", cursor.where, "give a little-endian one");
-  if (file.version != 2 && file.version != 3)
-    refuse(filled("GGUF version {}, expected 2 or 3", file.version), cursor.where, kConvertAgain);
+  if (file.version != 0 && file.version % 65536 == 0) file.wrong("a big-endian GGUF file", "give a little-endian one");
+  if (file.version != 2 && file.version != 3) file.wrong(filled("GGUF version {}, expected 2 or 3", file.version));
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
   read_tensors(file, cursor, tensors, types);

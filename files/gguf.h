@@ -23,20 +23,7 @@ constexpr const char* kConvertAgain = "make the file again with a converter of l
 // Tensors
 
 // The types that are read, with ggml's numbers for them.
-enum class GgufType : uint32_t {
-  F32 = 0,
-  F16 = 1,
-  Q4_0 = 2,
-  Q4_1 = 3,
-  Q5_0 = 6,
-  Q5_1 = 7,
-  Q8_0 = 8,
-  Q3_K = 11,
-  Q4_K = 12,
-  Q5_K = 13,
-  Q6_K = 14,
-  BF16 = 30
-};
+enum class GgufType : uint32_t { F32, F16, Q4_0, Q4_1, Q5_0 = 6, Q5_1, Q8_0, Q3_K = 11, Q4_K, Q5_K, Q6_K, BF16 = 30 };
 struct Readable {
   GgufType type;
   size_t numbers, bytes;  // of a block; 1 number where the type has no blocks
@@ -101,7 +88,10 @@ struct GgufFile : NamedTensors<GgufTensor> {
   size_t size = 0;
   bool mapped = false;  // not a copy in memory
 
-  std::string where() const { return printable(path, 300); }  // for errors
+  // Throws runtime_error for this file.
+  [[noreturn]] void wrong(const std::string& what, const std::string& advice = kConvertAgain) const {
+    refuse(what, printable(path, 300), advice);
+  }
   bool has(const std::string& key) const { return metadata.count(key) > 0; }
 
   // The metadata under a key; if there is none, `otherwise`. They throw runtime_error, with the key, if there is

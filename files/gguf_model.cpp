@@ -1,8 +1,6 @@
 // files/gguf_model.cpp: what gguf_model.h declares, in the same order.
 #include "files/gguf_model.h"
 
-#include <climits>
-
 #include "files/model_path.h"
 
 namespace nanospec {
@@ -195,16 +193,16 @@ bool among(const std::string& word, const std::string& words, char between) {
 }
 
 void check_keys(const GgufFile& file) {
-  const std::string where = file.where(), prefix = architecture_of(file) + ".";
+  const std::string prefix = architecture_of(file) + ".";
   for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
     const std::string& key = at->first;
     if (key.compare(0, prefix.size(), prefix) != 0) break;
     const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
     if (among(rest, kRead, ' ')) continue;
     const Harmless* const known = row_of(kHarmless, &Harmless::key, rest);
-    if (!known) refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
+    if (!known) file.wrong(printable(key) + " is " + value + ", and its meaning is not known", kAnother);
     if (!among(value, known->values, '|'))
-      refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
+      file.wrong(key + " is " + value + ": " + known->feature + " cannot be computed", kAnother);
   }
 }
 
@@ -228,9 +226,8 @@ const char* feature_of(const std::string& name) {
 
 // Whether a tensor changes nothing, although such a model has none of the kind: a bias of zeros.
 bool does_nothing(const GgufTensor& tensor) {
-  const std::string bias = ".bias", &name = tensor.name;
-  if (name.size() < bias.size() || name.substr(name.size() - bias.size()) != bias) return false;
-  if (tensor.type != GgufType::F32) return false;
+  const std::string& name = tensor.name;
+  if (name.substr(std::min(name.rfind('.'), name.size())) != ".bias" || tensor.type != GgufType::F32) return false;
   return std::all_of(tensor.data, tensor.data + tensor.bytes, [](uint8_t byte) { return byte == 0; });
 }
 
@@ -240,27 +237,24 @@ void check_shapes(const GgufFile& file, const Config& config) {
   if (file.find(kRopeFactors)) expected[kRopeFactors] = {config.head_size() / 2};
   for (const GgufTensor& tensor : file.tensors)
     if (!expected.count(tensor.name) && !does_nothing(tensor))
-      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", file.where(),
-             kAnother);
+      file.wrong("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", kAnother);
   for (const auto& [name, shape] : expected) {
     const GgufTensor& tensor = file.tensor(name);
     if (tensor.shape != shape)
-      refuse(filled("tensor {} has shape {}, expected {}", name, shown_shape(tensor.shape), shown_shape(shape)),
-             file.where(), kConvertAgain);
+      file.wrong(filled("tensor {} has shape {}, expected {}", name, shown_shape(tensor.shape), shown_shape(shape)));
   }
 }
 
 // Throws unless the file is one whole model of a known architecture. Returns its family; null: GPT-2.
 const Family* check_kind(const GgufFile& file) {
-  const std::string where = file.where();
   const std::string architecture = architecture_of(file), type = file.text("general.type", "model");
   const Family* const family = row_of(kFamilies, &Family::gguf, architecture);
   if (!family && architecture != "gpt2")
-    refuse("a model of the architecture \"" + printable(architecture) + "\", expected llama, qwen2, qwen3 or gpt2",
-           where, kAnother);
-  if (type != "model") refuse("a file of type \"" + printable(type) + "\", expected \"model\"", where, kAnother);
+    file.wrong("a model of the architecture \"" + printable(architecture) + "\", expected llama, qwen2, qwen3 or gpt2",
+               kAnother);
+  if (type != "model") file.wrong("a file of type \"" + printable(type) + "\", expected \"model\"", kAnother);
   if (file.integer("split.count", 0, 65535, 0) > 1)
-    refuse("one part of a model in several files", where, "join them with llama-gguf-split --merge");
+    file.wrong("one part of a model in several files", "join them with llama-gguf-split --merge");
   return family;
 }
 
@@ -271,19 +265,17 @@ std::vector<float> read_rope_factors(const GgufFile& file, int head_size) {
   std::vector<float> factors;
   if (const GgufTensor* const tensor = file.find(kRopeFactors)) {
     if (tensor->type != GgufType::F32 || tensor->size() != size_t(head_size / 2))
-      refuse(filled("tensor {} has shape {}, expected {} numbers of type F32", kRopeFactors, shown_shape(tensor->shape),
-                    head_size / 2),
-             file.where(), kConvertAgain);
+      file.wrong(filled("tensor {} has shape {}, expected {} numbers of type F32", kRopeFactors,
+                        shown_shape(tensor->shape), head_size / 2));
     factors.resize(tensor->size());
     dequantize(*tensor, 0, factors.size(), factors.data());
   } else if (type == "linear" && factor != 0 && factor != 1) {
     factors.assign(size_t(head_size / 2), float(factor));
   } else if (type != "none" && type != "linear" && factor != 0 && factor != 1) {
-    refuse(prefix + "scaling.type is \"" + printable(type) + "\": such positions cannot be computed", file.where(),
-           kAnother);
+    file.wrong(prefix + "scaling.type is \"" + printable(type) + "\": such positions cannot be computed", kAnother);
   }
   for (float x : factors)
-    if (!is_above_0(x)) refuse("a rotary position's factor is not above 0", file.where(), kConvertAgain);
+    if (!is_above_0(x)) file.wrong("a rotary position's factor is not above 0");
   return factors;
 }
 
@@ -294,16 +286,15 @@ Config read_gguf_header(const GgufFile& file) {
   check_keys(file);
   const std::string prefix = architecture_of(file) + ".";
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
-    return int(file.integer(prefix + key, 1, INT_MAX, otherwise));
+    return int(file.integer(prefix + key, 1, INT32_MAX, otherwise));
   };
-  const auto disagree = [&](const std::string& what) { refuse(what, file.where(), kConvertAgain); };
   Config h;
   h.rotary = h.swiglu = family;
   h.center = h.bias = h.tanh = !family;
   h.qkv_bias = family && family->qkv_bias;
   h.qk_norm = family && family->qk_norm;
   h.block_size = size("context_length");
-  const int span = int(file.integer(prefix + "attention.sliding_window", 0, INT_MAX, int64_t(0)));
+  const int span = int(file.integer(prefix + "attention.sliding_window", 0, INT32_MAX, int64_t(0)));
   if (family && span < h.block_size) h.span = span;
   h.n_embd = size("embedding_length");
   h.n_layer = size("block_count");
@@ -312,7 +303,7 @@ Config read_gguf_header(const GgufFile& file) {
     const auto found = file.metadata.find(prefix + key);
     if (found == file.metadata.end() || !found->second.list || found->second.count != uint64_t(h.n_layer))
       return size(key, otherwise);
-    const GgufFile::Integers all = file.integers(prefix + key, 1, INT_MAX);
+    const GgufFile::Integers all = file.integers(prefix + key, 1, INT32_MAX);
     const bool equal = std::all_of(all.begin(), all.end(), [&](int64_t n) { return n == all[0]; });
     return equal ? int(all[0]) : size(key);
   };
@@ -320,18 +311,18 @@ Config read_gguf_header(const GgufFile& file) {
   h.n_head = layer_size("attention.head_count");
   h.n_kv_head = layer_size("attention.head_count_kv", h.n_head);
   if (h.n_head % h.n_kv_head != 0)
-    disagree(filled("{}attention.head_count_kv is {}, no divisor of the {} heads", prefix, h.n_kv_head, h.n_head));
+    file.wrong(filled("{}attention.head_count_kv is {}, no divisor of the {} heads", prefix, h.n_kv_head, h.n_head));
   if (!file.has(prefix + "attention.key_length") && h.n_embd % h.n_head != 0)
-    disagree(filled("{}embedding_length is {}, no multiple of the {} heads", prefix, h.n_embd, h.n_head));
+    file.wrong(filled("{}embedding_length is {}, no multiple of the {} heads", prefix, h.n_embd, h.n_head));
   h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
-  if (h.head_dim % 2 != 0) disagree(filled("heads have {} channels, expected an even number", h.head_dim));
+  if (h.head_dim % 2 != 0) file.wrong(filled("heads have {} channels, expected an even number", h.head_dim));
   for (const char* same : {"attention.value_length", "rope.dimension_count"})
     if (size(same, h.head_dim) != h.head_dim)
-      disagree(filled("{}{} is {}, expected the {} channels of a head", prefix, same, size(same), h.head_dim));
-  if (const std::string problem = heads_problem(h); !problem.empty()) disagree(problem);
+      file.wrong(filled("{}{} is {}, expected the {} channels of a head", prefix, same, size(same), h.head_dim));
+  if (const std::string problem = heads_problem(h); !problem.empty()) file.wrong(problem);
   const auto above_0 = [&](const std::string& key, const std::optional<double>& otherwise = {}) {
     const double number = file.number(key, otherwise);
-    if (!is_above_0(number)) disagree(key + " is not above 0");
+    if (!is_above_0(number)) file.wrong(key + " is not above 0");
     return float(number);
   };
   h.norm_epsilon = above_0(prefix + "attention.layer_norm_" + (family ? "rms_epsilon" : "epsilon"));
@@ -340,16 +331,17 @@ Config read_gguf_header(const GgufFile& file) {
 
   h.tied = !file.find("output.weight");
   const GgufTensor& embedding = file.tensor("token_embd.weight");
-  if (embedding.shape.size() != 2 || embedding.shape[0] > INT_MAX)
-    disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
+  if (embedding.shape.size() != 2 || embedding.shape[0] > INT32_MAX)
+    file.wrong("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
   h.vocab_size = int(embedding.shape[0]);
   if (size("vocab_size", h.vocab_size) != h.vocab_size)
-    disagree(filled("{}vocab_size is {}, but token_embd.weight has {} rows", prefix, size("vocab_size"), h.vocab_size));
+    file.wrong(
+        filled("{}vocab_size is {}, but token_embd.weight has {} rows", prefix, size("vocab_size"), h.vocab_size));
   if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
-    disagree(filled("the tokenizer has {} tokens, but token_embd.weight has {} rows",
-                    file.length("tokenizer.ggml.tokens"), h.vocab_size));
+    file.wrong(filled("the tokenizer has {} tokens, but token_embd.weight has {} rows",
+                      file.length("tokenizer.ggml.tokens"), h.vocab_size));
   if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
-    disagree(filled("{}block_count is {}, but the file has {} tensors", prefix, h.n_layer, file.tensors.size()));
+    file.wrong(filled("{}block_count is {}, but the file has {} tensors", prefix, h.n_layer, file.tensors.size()));
   check_shapes(file, h);
   return h;
 }

@@ -71,15 +71,10 @@ inline void check_heads(const SafeTensors& file, const std::string& name, const 
 // The heads in DIR for a target of this config, in target_dir.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config, const std::string& target_dir = "") {
   const std::string path = heads_path(dir, "medusa");
-  if (!std::filesystem::exists(path))
-    refuse("drafter medusa has no heads", path, "train them: " + drafter_trainer("medusa", target_dir, dir));
-  const SafeTensors file = read_safetensors(path);
-  MedusaHeads heads;
-  MedusaSizes& sizes = heads.sizes;
-  sizes.n_embd = config.n_embd;
-  sizes.vocab_size = config.vocab_size;
-  sizes.rank = 0;
-  sizes.heads = count_tensors(file, "head.", 1, ".linear.weight");
+  const SafeTensors file =
+      read_made(path, "drafter medusa has no heads", "train them: " + drafter_trainer("medusa", target_dir, dir));
+  constexpr int kTied = 0;  // of rank, unless tensors say otherwise
+  MedusaSizes sizes = {count_tensors(file, "head.", 1, ".linear.weight"), kTied, config.n_embd, config.vocab_size};
   if (sizes.heads < 1 || sizes.heads > kMostHeads)
     refuse(filled("the file holds {} heads, expected 1 to {}", sizes.heads, kMostHeads), path);
   const std::vector<int64_t> linear = shape_in(file, "head.1.linear.weight"),
@@ -87,7 +82,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
   if (file.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
-  heads.weights = read_arrays(file, medusa_table(sizes), {""}, path)[0];
+  MedusaHeads heads = {sizes, read_arrays(file, medusa_table(sizes), {""}, path)[0]};
   check_heads(file, "medusa", dir, target_dir);
   return heads;
 }
@@ -115,22 +110,18 @@ inline HydraFile read_hydra(const std::string& dir, const Config& config, const 
                             const std::string& name = "hydra") {
   const std::string path = heads_path(dir, name), how = drafter_trainer(name, target_dir, dir),
                     advice = "train them again: " + how;
-  if (!std::filesystem::exists(path)) refuse("drafter " + name + " has no heads", path, "train them: " + how);
-  const SafeTensors file = read_safetensors(path);
-  HydraFile result;
-  HydraSizes& s = result.sizes;
-  s.heads = name == "hydra" ? 0 : count_tensors(file, "head.", 1, ".weight");
-  const std::string first = s.heads > 0 ? "head.1.weight" : "step.weight";
+  const SafeTensors file = read_made(path, "drafter " + name + " has no heads", "train them: " + how);
+  const int heads = name == "hydra" ? 0 : count_tensors(file, "head.", 1, ".weight");
+  const int tokens = count_own_tokens(file, config);
+  const std::string first = heads > 0 ? "head.1.weight" : "step.weight";
   const std::vector<int64_t> step = shape_in(file, first);
-  s.n_embd = config.n_embd;
-  s.tokens = count_own_tokens(file, config);
-  if (s.heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || s.tokens == 0)
+  if (heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || tokens == 0)
     refuse(filled("not heads for this model: {} is {}, token is {}", first, shown_shape(step),
                   shown_shape(shape_in(file, "token"))),
            path, advice);
-  s.width = int(step[1]);
-  result.weights = read_arrays(file, hydra_table(s), {""}, path, expected_tokens(s.tokens))[0];
-  result.token = read_own_tokens(file, s.tokens, config, target_dir, path, advice);
+  const HydraSizes sizes = {config.n_embd, int(step[1]), tokens, heads};
+  HydraFile result = {sizes, read_arrays(file, hydra_table(sizes), {""}, path, expected_tokens(tokens))[0],
+                      read_own_tokens(file, tokens, config, target_dir, path, advice)};
   check_heads(file, name, dir, target_dir);
   return result;
 }
@@ -158,25 +149,23 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
 inline ParallelFile read_parallel(const std::string& dir, const Config& config, const std::string& target_dir = "") {
   const std::string path = heads_path(dir, "parallel"), how = drafter_trainer("parallel", target_dir, dir),
                     advice = "train it again: " + how;
-  if (!std::filesystem::exists(path)) refuse("drafter parallel is not trained", path, "train it: " + how);
-  const SafeTensors file = read_safetensors(path);
-  ParallelFile result;
-  ParallelSizes& s = result.sizes;
+  const SafeTensors file = read_made(path, "drafter parallel is not trained", "train it: " + how);
   const auto word = [&](const char* key) { return said_by(file.metadata, key); };
   const auto yes = [&](const char* key) {
     if (word(key) != "yes" && word(key) != "no")
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
     return word(key) == "yes";
   };
+  ParallelSizes s;
   s.n_embd = config.n_embd;
   s.vocab_size = config.vocab_size;
   s.n_head = parse_count(word("n_head"));
   s.ahead = parse_count(word("ahead"));
-  s.window = word("window").empty() ? 0 : parse_count(word("window"));
+  s.window = parse_count(word("window"));
   s.tokens = count_own_tokens(file, config);
   s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
-      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0 || s.window < 0 || s.window == 1)
+      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0 || s.window == 1)
     refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
            path, advice);
   s.sequential = yes("sequential");
@@ -187,8 +176,8 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
     refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
-  result.weights = read_arrays(file, parallel_table(s), {""}, path, expected_tokens(s.tokens))[0];
-  result.token = read_own_tokens(file, s.tokens, config, target_dir, path, advice);
+  ParallelFile result = {s, read_arrays(file, parallel_table(s), {""}, path, expected_tokens(s.tokens))[0],
+                         read_own_tokens(file, s.tokens, config, target_dir, path, advice)};
   check_heads(file, "parallel", dir, target_dir);
   return result;
 }

@@ -19,6 +19,12 @@ inline Metadata text_origin(const std::string& path, const std::string& sha256) 
   return origin;
 }
 
+// Reads the file at `path`. Where there is none, throws with what is missing, and what makes it.
+inline SafeTensors read_made(const std::string& path, const std::string& missing, const std::string& maker) {
+  if (!std::filesystem::exists(path)) refuse(missing, path, maker);
+  return read_safetensors(path);
+}
+
 inline std::string said_by(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   return found == metadata.end() ? "" : found->second;

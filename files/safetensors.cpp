@@ -74,14 +74,12 @@ static SafeTensors parse_header(const std::string& bytes, uint64_t size, const s
   SafeTensors file;
   file.header = origin;
   for (const auto& [name, entry] : header.items()) {
-    if (name != "__metadata__") {
-      file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
-      continue;
-    }
-    for (const auto& [key, value] : entry.items()) {
-      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where);
-      file.metadata[key] = value.get<std::string>();
-    }
+    if (name != "__metadata__") file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
+    else
+      for (const auto& [key, value] : entry.items()) {
+        if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where);
+        file.metadata[key] = value.get<std::string>();
+      }
   }
   std::sort(file.tensors.begin(), file.tensors.end(),
             [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
@@ -111,10 +109,9 @@ static void check_hash(const SafeTensors& file, const std::string& where) {
     const size_t at = header.find(said->second);
     if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
     right = hash_of({header, std::string_view(file.bytes).substr(file.header)}) == said->second;
-  } else {
+  } else
     for (const auto& [key, value] : file.metadata)
       right = right && (key == "model" || key == "tokenizer" || value.find(kHashPrefix) != 0);
-  }
   if (!right) refuse("the file is damaged: its bytes are not those that its hash was made of", where);
 }
 
@@ -198,19 +195,17 @@ void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, cons
 }
 
 void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
-  const std::string advice = "use files of one and the same model";
+  const auto wrong = [&](const std::string& what) { refuse(what, where, "use files of one and the same model"); };
   for (const auto& [name, shape] : expected) {
     const Tensor* const found = file.find(name);
-    if (!found) refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
+    if (!found) wrong("tensor " + name + " is missing, expected with shape " + shown_shape(shape));
     if (found->shape != shape)
-      refuse("tensor " + name + " has shape " + shown_shape(found->shape) + ", expected " + shown_shape(shape), where,
-             advice);
+      wrong("tensor " + name + " has shape " + shown_shape(found->shape) + ", expected " + shown_shape(shape));
   }
   for (const Tensor& tensor : file.tensors)
     if (!expected.count(tensor.name))
-      refuse("tensor " + printable(tensor.name) + " of shape " + shown_shape(tensor.shape) +
-                 " does not belong to this model",
-             where, advice);
+      wrong(filled("tensor {} of shape {} does not belong to this model", printable(tensor.name),
+                   shown_shape(tensor.shape)));
 }
 
 std::vector<float> read_tensor(const SafeTensors& file, const std::string& name, const std::vector<int64_t>& shape,

@@ -56,9 +56,8 @@ inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, 
 // Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
 inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
-  if (!std::filesystem::exists(path))
-    refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
-  const SafeTensors file = read_safetensors(path);
+  const SafeTensors file =
+      read_made(path, "drafter bigram has no table", "train with train_gpt, which writes it, or use --drafter none");
   std::vector<float> table = read_tensor(file, "log_probabilities", {vocab, vocab}, path);
   check_counts(file, path, dir);
   return std::make_unique<Bigram>(std::move(table), vocab);
@@ -74,11 +73,13 @@ inline std::vector<TensorData> ngram_tensors(const NgramTrie& trie) {
   return {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)};
 }
 
-// What makes the n-grams of a model.
-inline std::string ngrams_maker(const std::string& model) {
+// What makes the n-grams of a model, for the first time or anew.
+inline std::string ngrams_maker(const std::string& model, bool anew = true) {
   if (is_gguf(model))
-    return "build/nanospec index --model " + printable(model, 300) + " --text FILE --overwrite makes them";
-  return "repeat the train_gpt command that made the model, with --resume: it writes them anew";
+    return filled("build/nanospec index --model {} --text FILE{} makes them", printable(model, 300),
+                  anew ? " --overwrite" : "");
+  return filled("repeat the train_gpt command that made the model, with --resume: it writes them {}",
+                anew ? "anew" : "at once");
 }
 
 // Throws std::runtime_error unless the arrays are a trie over tokens in [0, vocab), so that it is safe to walk. It does
@@ -138,11 +139,7 @@ inline double takes_counts(double text_bytes) {
 // tokenizer, or none has `order` tokens.
 inline std::unique_ptr<Drafter> load_ngram(const std::string& model, int order, int vocab) {
   const std::string path = ngram_path(model);
-  if (!std::filesystem::exists(path))
-    refuse("drafter ngram has no counts", path,
-           is_gguf(model) ? "build/nanospec index --model " + printable(model, 300) + " --text FILE makes them"
-                          : "repeat the train_gpt command that made the model, with --resume: it writes them at once");
-  const SafeTensors file = read_safetensors(path);
+  const SafeTensors file = read_made(path, "drafter ngram has no counts", ngrams_maker(model, false));
   check_ngrams(file, path, model);
   NgramTrie trie = parse_ngrams(file, vocab, path, ngrams_maker(model));
   if (order > trie.orders())

@@ -24,8 +24,6 @@ std::string printable(const std::string& text, size_t limit) {
   return out;
 }
 
-std::string shown_shape(const std::vector<int64_t>& shape) { return "(" + joined(shape) + ")"; }
-
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
@@ -117,21 +115,13 @@ std::string member_text(const Json& object, const std::string& name) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tokenizer
 
-std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what, Begins begins) const {
-  std::vector<int> ids;
-  ids.reserve(bpe ? text.size() / 3 : text.size());
-  encode_to([&](int id) { ids.push_back(id); }, text, what, begins);
-  return ids;
-}
-
 Tokenizer character_tokenizer(const std::string& text, const std::string& what) {
   if (text.empty()) refuse("there is no text", what, "give a file with text in it");
-  std::unordered_map<uint32_t, std::string> seen;
-  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
-    if (!seen.count(c)) seen[c] = text.substr(at, size_t(bytes));
-  });
   Tokenizer tokenizer;
-  for (const auto& [c, symbol] : seen) tokenizer.symbols.push_back(symbol);
+  std::unordered_map<uint32_t, bool> seen;
+  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    if (seen.try_emplace(c).second) tokenizer.symbols.push_back(text.substr(at, size_t(bytes)));
+  });
   std::sort(tokenizer.symbols.begin(), tokenizer.symbols.end());  // UTF-8 sorts as its code points do
   return tokenizer;
 }
@@ -139,17 +129,12 @@ Tokenizer character_tokenizer(const std::string& text, const std::string& what) 
 // tokenizer.json without its vocabulary. It tells Hugging Face's `tokenizers` to split a text into characters, and to
 // join them again.
 static Json character_file() {
-  const Json characters = {
-      {"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", Json::array()},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", characters},
-          {"post_processor", nullptr},
-          {"decoder", {{"type", "Fuse"}}},
-          {"model", {{"type", "WordLevel"}, {"vocab", Json::object()}, {"unk_token", "[UNK]"}}}};
+  return Json::parse(R"({
+    "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false},
+    "post_processor": null, "decoder": {"type": "Fuse"},
+    "model": {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"}
+  })");
 }
 
 std::string format_tokenizer(const Tokenizer& tokenizer) {
@@ -159,29 +144,27 @@ std::string format_tokenizer(const Tokenizer& tokenizer) {
 }
 
 Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
-  const std::string advice = "take the tokenizer.json that train_gpt wrote";
-  const Json file = parse_json(text, where);
-  const auto expect = [&](const char* name, const Json& found, const Json& expected) {
-    if (found != expected) refuse(std::string(name) + " is not that of a character tokenizer", where, advice);
+  const auto wrong = [&](const std::string& what) {
+    refuse(what, where, "take the tokenizer.json that train_gpt wrote");
   };
+  const Json file = parse_json(text, where);
   const Json ours = character_file();
   for (const char* name : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
-    expect(name, member(file, name), ours[name]);
-  if (!member(file, "added_tokens").empty()) refuse("added_tokens must be empty", where, advice);
+    if (member(file, name) != ours[name]) wrong(std::string(name) + " is not that of a character tokenizer");
+  if (!member(file, "added_tokens").empty()) wrong("added_tokens must be empty");
   const Json& model = member(file, "model");
-  expect("the model's type", member(model, "type"), "WordLevel");
+  if (member(model, "type") != "WordLevel") wrong("the model's type is not that of a character tokenizer");
   const Json& vocabulary = member(model, "vocab");
-  if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, advice);
+  if (!vocabulary.is_object() || vocabulary.empty()) wrong("no vocabulary (model.vocab)");
 
   Tokenizer tokenizer;
   tokenizer.symbols.resize(vocabulary.size());
   for (const auto& [symbol, id] : vocabulary.items()) {
     if (symbol.empty() || code_point_bytes(symbol, 0) != int(symbol.size()))
-      refuse("the symbol \"" + printable(symbol) + "\" is not one character", where, advice);
+      wrong("the symbol \"" + printable(symbol) + "\" is not one character");
     if (!is_below(id, vocabulary.size()) || !tokenizer.symbols[id.get<size_t>()].empty())
-      refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(symbol), shown(id),
-                    vocabulary.size() - 1),
-             where, advice);
+      wrong(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(symbol), shown(id),
+                   vocabulary.size() - 1));
     tokenizer.symbols[id.get<size_t>()] = symbol;
   }
   return tokenizer;

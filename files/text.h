@@ -65,7 +65,7 @@ inline uint32_t code_point(std::string_view text, size_t at, int bytes) {
 std::string printable(const std::string& text, size_t limit = 60);
 
 // A tensor's shape for a message: "(3, 4)".
-std::string shown_shape(const std::vector<int64_t>& shape);
+inline std::string shown_shape(const std::vector<int64_t>& shape) { return "(" + joined(shape) + ")"; }
 // How many numbers it has.
 inline size_t numbers_in(const std::vector<int64_t>& shape) {
   size_t n = 1;
@@ -144,46 +144,6 @@ std::string member_text(const Json& object, const std::string& name);
 // ---------------------------------------------------------------------------------------------------------------
 // Tokenizer
 
-class Bpe;  // bpe.h
-
-// Where a text that is encoded stands: at a beginning (text), right after a special token (part), or after plain text
-// that it continues (nothing). SentencePiece's spaces depend on it.
-enum class Begins { text, part, nothing };
-
-// Encodes a text as Bpe does, id by id: put(id). All of it is plain text, special tokens too. Prints a note where bytes
-// had to be replaced or left out.
-void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
-                const std::string& what, Begins begins);
-
-struct Tokenizer {
-  std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
-  std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
-  bool space_first = false;             // it puts a space before a text, which decode() takes away again
-  int begin = -1;                       // the token that the model wants before every text; -1: none
-  std::vector<int> ends = {};           // the tokens that end a text, as the model's files say
-  std::string chat_template = {};       // how a chat's messages are written, for Jinja; "": not known
-
-  int vocab_size() const { return int(symbols.size()); }
-
-  // The ids of a text. For characters, throws runtime_error, with the place in `what`, at a character outside the
-  // vocabulary and at a byte that is not UTF-8.
-  std::vector<int> encode(const std::string& text, const std::string& what = "the prompt",
-                          Begins begins = Begins::text) const;
-  // The same, id by id: put(id).
-  template <class Put>
-  void encode_to(Put put, const std::string& text, const std::string& what, Begins begins = Begins::text) const;
-
-  // The bytes of one id, which must lie in [0, V).
-  const std::string& decode(int id) const { return symbols[size_t(id)]; }
-  // A whole text.
-  std::string decode(const std::vector<int>& ids) const {
-    std::string text;
-    for (int id : ids) text += decode(id);
-    if (space_first && !text.empty() && text[0] == ' ') text.erase(0, 1);
-    return text;
-  }
-};
-
 // Calls visit(code point, where it starts, its bytes) for each code point of a text. Throws runtime_error at a byte
 // that is not UTF-8.
 template <class F>
@@ -198,26 +158,70 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
   }
 }
 
-template <class Put>
-void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what, Begins begins) const {
-  if (bpe) return encode_bpe(*bpe, put, text, what, begins);
-  std::unordered_map<uint32_t, int> id_of;
-  for (size_t id = 0; id < symbols.size(); id++)
-    id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
-  size_t number_of = 0;
-  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
-    number_of++;
-    const auto found = id_of.find(c);
-    if (found == id_of.end()) {
-      char number[16];
-      snprintf(number, sizeof number, "U+%04X", c);
-      refuse("character '" + printable(text.substr(at, size_t(bytes))) + "' (" + number + ") is not in the vocabulary",
-             filled("character {} of {} {}", number_of, what, line_and_column(text, at)),
-             "use only characters of the training text");
-    }
-    put(found->second);
-  });
-}
+class Bpe;  // bpe.h
+
+// Where a text that is encoded stands: at a beginning (text), right after a special token (part), or after plain text
+// that it continues (nothing). SentencePiece's spaces depend on it.
+enum class Begins { text, part, nothing };
+
+using PutId = std::function<void(int id)>;
+
+// Encodes a text as Bpe does, id by id: put(id). All of it is plain text, special tokens too. Prints a note where bytes
+// had to be replaced or left out.
+void encode_bpe(const Bpe& bpe, const PutId& put, const std::string& text, const std::string& what, Begins begins);
+
+struct Tokenizer {
+  std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
+  std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
+  bool space_first = false;             // it puts a space before a text, which decode() takes away again
+  int begin = -1;                       // the token that the model wants before every text; -1: none
+  std::vector<int> ends = {};           // the tokens that end a text, as the model's files say
+  std::string chat_template = {};       // how a chat's messages are written, for Jinja; "": not known
+
+  int vocab_size() const { return int(symbols.size()); }
+
+  // The ids of a text. For characters, throws runtime_error, with the place in `what`, at a character outside the
+  // vocabulary and at a byte that is not UTF-8.
+  std::vector<int> encode(const std::string& text, const std::string& what = "the prompt",
+                          Begins begins = Begins::text) const {
+    std::vector<int> ids;
+    ids.reserve(bpe ? text.size() / 3 : text.size());
+    encode_to([&](int id) { ids.push_back(id); }, text, what, begins);
+    return ids;
+  }
+  // The same, id by id: put(id).
+  template <class Put>
+  void encode_to(Put put, const std::string& text, const std::string& what, Begins begins = Begins::text) const {
+    if (bpe) return encode_bpe(*bpe, put, text, what, begins);
+    std::unordered_map<uint32_t, int> id_of;
+    for (size_t id = 0; id < symbols.size(); id++)
+      id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
+    size_t number_of = 0;
+    for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+      number_of++;
+      const auto found = id_of.find(c);
+      if (found == id_of.end()) {
+        char number[16];
+        snprintf(number, sizeof number, "U+%04X", c);
+        refuse(
+            filled("character '{}' ({}) is not in the vocabulary", printable(text.substr(at, size_t(bytes))), number),
+            filled("character {} of {} {}", number_of, what, line_and_column(text, at)),
+            "use only characters of the training text");
+      }
+      put(found->second);
+    });
+  }
+
+  // The bytes of one id, which must lie in [0, V).
+  const std::string& decode(int id) const { return symbols[size_t(id)]; }
+  // A whole text.
+  std::string decode(const std::vector<int>& ids) const {
+    std::string text;
+    for (int id : ids) text += decode(id);
+    if (space_first && !text.empty() && text[0] == ' ') text.erase(0, 1);
+    return text;
+  }
+};
 
 // The distinct code points of a text in ascending order, as nanoGPT's. `what` names the text in errors: runtime_error
 // where it is empty or not UTF-8.

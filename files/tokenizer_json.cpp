@@ -12,11 +12,11 @@ struct HfReader {
   const std::string advice = "give another tokenizer: docs/formats.md says which load";
   BpeParts parts = {};  // a type of 0: there is no such token yet
 
+  [[noreturn]] void wrong(const std::string& what) const { refuse(what, where, advice); }
   // Refuses an option that is neither missing nor one of these.
   void expect(const std::string& of, const Json& object, const char* name, std::initializer_list<Json> allowed) const {
     const Json& value = member(object, name);
-    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
-      refuse(of + name + " is " + named(value), where, advice);
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) wrong(of + name + " is " + named(value));
   }
   // An object of a type, by its type.
   std::string named(const Json& value) const {
@@ -35,8 +35,7 @@ struct HfReader {
   std::string pre_split_of(const Json& pre) const {
     if (byte_level(pre, true)) return "gpt-2";
     const Json& list = member(pre, "pretokenizers");
-    if (member(pre, "type") != "Sequence" || !list.is_array())
-      refuse("the pre-tokenizer is " + named(pre), where, advice);
+    if (member(pre, "type") != "Sequence" || !list.is_array()) wrong("the pre-tokenizer is " + named(pre));
     const Json& first = list.empty() ? pre : list[0];
     if (list.size() == 2 && member(first, "type") == "Digits" && byte_level(list[1], true)) {
       expect("the pre-tokenizer's ", first, "individual_digits", {true});
@@ -44,14 +43,14 @@ struct HfReader {
     }
     if (list.size() == 2 && member(first, "type") == "Split" && byte_level(list[1], false)) return split_of(first);
     const std::string names = joined(list, ", ", [&](const Json& one) { return named(one); });
-    refuse("the pre-tokenizer is a sequence of " + printable(names, 200), where, advice);
+    wrong("the pre-tokenizer is a sequence of " + printable(names, 200));
   }
   std::string split_of(const Json& split) const {
     expect("the pre-tokenizer's ", split, "behavior", {"Isolated"});
     expect("the pre-tokenizer's ", split, "invert", {nullptr, false});
     const Json& regex = member(member(split, "pattern"), "Regex");
     if (const char* const known = split_by(regex)) return known;
-    refuse("the pre-tokenizer cuts by " + shown(regex) + ", which is not known", where, advice);
+    wrong("the pre-tokenizer cuts by " + shown(regex) + ", which is not known");
   }
 
   void check_model() const {
@@ -67,8 +66,8 @@ struct HfReader {
   void read_byte_level() {
     const Json &normalizer = member(file, "normalizer"), &decoder = member(file, "decoder");
     parts.nfc = member(normalizer, "type") == "NFC";
-    if (!normalizer.is_null() && !parts.nfc) refuse("its normalizer is " + named(normalizer), where, advice);
-    if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
+    if (!normalizer.is_null() && !parts.nfc) wrong("its normalizer is " + named(normalizer));
+    if (member(decoder, "type") != "ByteLevel") wrong("its decoder is " + named(decoder));
     parts.pre = pre_split_of(member(file, "pre_tokenizer"));
     const Json& model = member(file, "model");
     for (int byte = 0; byte < 256; byte++)  // for a byte that the vocabulary lacks an unknown token would stand
@@ -84,17 +83,17 @@ struct HfReader {
                       strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
     const Json &normalizer = member(file, "normalizer"), &pre = member(file, "pre_tokenizer");
     if (normalizer == normal && pre.is_null()) parts.space_first = SpaceFirst::always;
-    else if (!normalizer.is_null()) refuse("its normalizer is " + named(normalizer), where, advice);
+    else if (!normalizer.is_null()) wrong("its normalizer is " + named(normalizer));
     else parts.space_first = space_of_metaspace(pre);
     Json decoders = {read, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
     if (parts.space_first != SpaceFirst::nowhere) decoders.push_back(strip);
     if (member(file, "decoder") != Json{{"type", "Sequence"}, {"decoders", decoders}})
-      refuse("its decoder is not that of Llama 2 or Mistral", where, advice);
+      wrong("its decoder is not that of Llama 2 or Mistral");
     for (size_t id = 0; id < parts.tokens.size(); id++)
       if (parts.types[id] == 1 && byte_of(parts.tokens[id]) >= 0) parts.types[id] = kByte;
   }
   SpaceFirst space_of_metaspace(const Json& pre) const {
-    if (member(pre, "type") != "Metaspace") refuse("the pre-tokenizer is " + named(pre), where, advice);
+    if (member(pre, "type") != "Metaspace") wrong("the pre-tokenizer is " + named(pre));
     expect("the pre-tokenizer's ", pre, "replacement", {kSpaceMark});
     expect("the pre-tokenizer's ", pre, "split", {false});
     expect("the pre-tokenizer's ", pre, "prepend_scheme", {"first", "always", "never"});
@@ -107,9 +106,9 @@ struct HfReader {
     const Json &type = member(step, "type"), &list = member(step, "processors");
     if (step.is_null() || type == "ByteLevel") return;
     if (type == "TemplateProcessing") return read_template(step);
-    if (type != "Sequence" || !list.is_array()) refuse("its post_processor is " + named(step), where, advice);
+    if (type != "Sequence" || !list.is_array()) wrong("its post_processor is " + named(step));
     for (const Json& one : list) {
-      if (member(one, "type") == "Sequence") refuse("its post_processor is a sequence in a sequence", where, advice);
+      if (member(one, "type") == "Sequence") wrong("its post_processor is a sequence in a sequence");
       read_post_processor(one);
     }
   }
@@ -117,12 +116,12 @@ struct HfReader {
     const Json& single = member(step, "single");
     const size_t n = single.is_array() ? single.size() : 0;
     if (n < 1 || n > 2 || member(member(single[n - 1], "Sequence"), "id") != "A")
-      refuse("its post_processor adds more than one token before a text", where, advice);
+      wrong("its post_processor adds more than one token before a text");
     if (n == 1) return;
     const Json& name = member(member(single[0], "SpecialToken"), "id");
     const Json& ids = name.is_string() ? member(member(member(step, "special_tokens"), name), "ids") : name;
     if (!ids.is_array() || ids.size() != 1)
-      refuse("its post_processor adds " + shown(name) + " before a text, which has not one id", where, advice);
+      wrong("its post_processor adds " + shown(name) + " before a text, which has not one id");
     parts.begin = id_of(name, ids[0], parts.tokens.size());
   }
 

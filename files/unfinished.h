@@ -19,7 +19,6 @@ class Unfinished {
  public:
   explicit Unfinished(std::string path) : path_(std::move(path)), before_(newest_) { newest_ = this; }
   Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
   ~Unfinished() {
     remove();
     newest_ = before_;

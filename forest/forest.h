@@ -11,7 +11,6 @@
 
 #include <deque>
 #include <memory>
-#include <numeric>
 #include <set>
 
 #include "watch/decoding.h"
@@ -99,10 +98,8 @@ struct ForestRunner : Judge<Target> {
   void keep_pieces() {
     std::vector<Opening> rest;  // whose windows are not cached yet
     for (const Opening& its : opening_) {
-      std::vector<int> all(size_t(its.rows));
-      std::iota(all.begin(), all.end(), 0);
       target.sit(its.text->seat);
-      target.keep(all.data(), its.rows);
+      target.keep(numbers_to(its.rows).data(), its.rows);
       if (target.past() != its.n) rest.push_back(its);
     }
     opening_ = std::move(rest);
@@ -140,19 +137,15 @@ struct Halting : StandIn {
       drafter.expand(growth, wanted, n, width, draws, candidates, count);
       said_.push_back({{candidates, candidates + size_t(n) * size_t(width)}, {count, count + n}});
     }
-    const Said& said = said_[asked_++];
-    std::copy(said.candidates.begin(), said.candidates.end(), candidates);
-    std::copy(said.count.begin(), said.count.end(), count);
+    const auto& [said, how_many] = said_[asked_++];
+    std::copy(said.begin(), said.end(), candidates);
+    std::copy(how_many.begin(), how_many.end(), count);
   }
 
  private:
-  struct Said {
-    std::vector<Candidate> candidates;
-    std::vector<int> count;
-  };
   std::set<int> prepared_;
-  std::vector<Said> said_;  // to each question
-  size_t asked_ = 0;        // of this growth
+  std::vector<std::pair<std::vector<Candidate>, std::vector<int>>> said_;  // to each question
+  size_t asked_ = 0;                                                       // of this growth
 };
 
 // Shape `auto` takes the likeliest nodes of all trees, as many as pay by the cost of a forward of so many rows; the
@@ -173,17 +166,17 @@ class ForestPlanner : public Planner {
   // In rounds, where a model runs: what the growths stop for is prepared for all of them at once.
   void grow_each(const std::vector<Sequence*>& texts) {
     std::deque<Halting> drafters;
-    std::vector<Expansion> roots;
+    std::vector<Expansion> next;  // the roots, at first
     for (Sequence* text : texts) {
       drafters.emplace_back(*text->drafter).nodes = {0};
-      if (text->room > 0) roots.push_back({text->drafter, &text->growth, {0}});
+      if (text->room > 0) next.push_back({text->drafter, &text->growth, {0}});
     }
-    if (roots.empty() || !roots[0].drafter->prepare_all(roots)) {  // no model runs
+    if (next.empty() || !next[0].drafter->prepare_all(next)) {  // no model runs
       for (Sequence* text : texts) of_(*text).grow(*text->drafter, text->draws, text->room, text->growth);
       return;
     }
-    for (bool all = false; !all;) {
-      std::vector<Expansion> next;
+    while (!next.empty()) {
+      next.clear();
       for (size_t i = 0; i < texts.size(); i++) {
         Sequence& text = *texts[i];
         if (drafters[i].nodes.empty()) continue;  // it has grown
@@ -193,14 +186,12 @@ class ForestPlanner : public Planner {
           of_(text).grow(drafters[i], text.draws, text.room, text.growth);
         } catch (const Halting::NotPrepared&) { next.push_back({text.drafter, &text.growth, drafters[i].nodes}); }
       }
-      all = next.empty();
-      if (!all) texts[0]->drafter->prepare_all(next);
+      if (!next.empty()) texts[0]->drafter->prepare_all(next);
     }
   }
 
   // A text while its tree grows.
   struct Part {
-    ShapePlanner& plan;
     Limits limits;
     Corrected drafter;
   };
@@ -218,7 +209,7 @@ class ForestPlanner : public Planner {
     for (Sequence* text : texts) {
       ShapePlanner& plan = of_(*text);
       const bool asks = plan.begin();
-      parts.push_back({plan, plan.limits_now(asks ? text->room : 0), plan.corrected(*text->drafter)});
+      parts.push_back({plan.limits_now(asks ? text->room : 0), plan.corrected(*text->drafter)});
       trees.push_back({text->growth, parts.back().limits, expand(parts.size() - 1)});
     }
     grow_likeliest(*cost_, shape_.budget, trees, [&] {
@@ -240,7 +231,7 @@ class ForestPlanner : public Planner {
     for (size_t i = 0; i < parts.size(); i++) {
       const int nodes = texts[i]->growth.size() - 1, asked = parts[i].drafter.asked.expanded;
       const double costs = cost_->seconds(rows) - cost_->seconds(rows - nodes) + asked * each;
-      parts[i].plan.end(parts[i].drafter.asked, texts[i]->growth, costs * rate, each);
+      of_(*texts[i]).end(parts[i].drafter.asked, texts[i]->growth, costs * rate, each);
     }
   }
 

@@ -99,9 +99,9 @@ struct Decoded {
              settings.experience ? *settings.experience : fresh, clock),
         ahead(ahead_of(clock, int64_t(tokens.size()) + settings.max_new_tokens, target.block_size())),
         recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
-                 {int64_t(tokens.size()), int64_t(tokens.size()) + settings.max_new_tokens, target.block_size(),
-                  draws_of(settings, noise, other_noise), drafter, plan, on_device,
-                  [this] { return rows.seated().past(); }, pick_of(runner), settings.on_iteration}),
+                 {int64_t(tokens.size()), int64_t(tokens.size()) + settings.max_new_tokens, target.block_size(), text,
+                  drafter, plan, on_device, [this] { return rows.seated().past(); }, pick_of(runner),
+                  settings.on_iteration}),
         text{tokens, int64_t(tokens.size()) + settings.max_new_tokens, stand_in ? stand_in.get() : drafter, recorder,
              noise,  draws_of(settings, noise, other_noise),           recorder.timed(std::move(on_token)), seat} {
     if (!drafter) return;
@@ -109,7 +109,6 @@ struct Decoded {
     drafter->attach(&rows);
   }
   Decoded(const Decoded&) = delete;
-  Decoded& operator=(const Decoded&) = delete;
   ~Decoded() {  // also if an exception ends the text
     if (drafter) drafter->attach(nullptr);
   }

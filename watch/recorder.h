@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <utility>
 
 #include "growth/plan.h"
@@ -19,7 +18,7 @@ class Recorder : public Watcher {
   struct Sources {
     int64_t begin, end;  // tokens of the prompt, and of the text at its end
     int block_size;
-    Draws draws;
+    const Sequence& text;
     Drafter* drafter;  // null for plain decoding
     const ShapePlanner& plan;
     bool drafts_on_device;
@@ -85,25 +84,11 @@ class Recorder : public Watcher {
     return window_start(int(before), sources_.block_size) != window_start(int(after), sources_.block_size);
   }
   void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
-    Draws draws = sources_.draws;
-    draws.index = n_;
-    IterationReport report = {n_,
-                              sources_.past(),
-                              room_at(n_, sources_.end, sources_.block_size),
-                              sources_.drafter && sources_.plan.drafts,
-                              sources_.drafter,
-                              draws,
-                              growth,
-                              tree,
-                              verdict,
-                              emitted,
-                              slides(n_, n_ + emitted),
-                              sources_.pick,
-                              draft_,
-                              forward_,
-                              verify_};
-    if (!sources_.pick) report.past -= int(verdict.rows.size());  // the device has kept these rows already
-    sources_.on_iteration(report);
+    const int kept = sources_.pick ? 0 : int(verdict.rows.size());  // rows that the device has kept already
+    const int past = sources_.past() - kept, deepest = room_at(n_, sources_.end, sources_.block_size);
+    const bool drafted = sources_.drafter && sources_.plan.drafts, slid = slides(n_, n_ + emitted);
+    sources_.on_iteration({n_, past, deepest, drafted, sources_.drafter, sources_.text.draws, growth, tree, verdict,
+                           emitted, slid, sources_.pick, draft_, forward_, verify_});
   }
   double lap() {
     const double now = clock_.now();

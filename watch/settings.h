@@ -3,8 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <stdexcept>
-#include <string>
 
 #include "rules/verify.h"
 #include "watch/stats.h"
