@@ -537,6 +537,7 @@ TEST_CASE("model: a tree that its target has no room for is refused, before a ro
   std::iota(depth.begin(), depth.end(), 0);
   std::fill(end.begin(), end.end(), int(end.size()));
   const auto add = [&](int rows) { target.add_tree(token.data(), depth.data(), end.data(), rows); };
+  target.clear_rows();
   CHECK_THROWS_AS(add(target.most_rows() + 1), std::length_error);
   add(target.most_rows());
   target.sit(1);

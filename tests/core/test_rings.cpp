@@ -45,7 +45,7 @@ const Words kRings = {"drafters", "files",    "growth",   "rules", "watch", "for
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 
-constexpr int kCoreCode = 2600, kFileLines = 650, kFunctionLines = 70, kLoopLines = 60;
+constexpr int kCoreCode = 2550, kFileLines = 650, kFunctionLines = 70, kLoopLines = 60;
 constexpr double kComments = 0.15;
 
 // What no word of the headers begins with: features of rings. "pace" is a whole word, for there are spaces.
@@ -642,7 +642,7 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
   Sources broken = house;
   for (const char* file : {"model.h", "draft.h", "train.h", "target.h", "nanospec.cu"})
     broken[file] = many(620, "int i;");
-  CHECK(wrong_measures(broken) == Words{"the core's headers have 2610 lines of code: at most 2600"});
+  CHECK(wrong_measures(broken) == Words{"the core's headers have 2610 lines of code: at most 2550"});
 
   const auto foreign = [](const std::string& text) { return foreign_words({{"draft.h", text}}).size(); };
   CHECK(foreign("// What learns: growth/trust.h. A namespace has spaces.\n#include \"distrust.h\"\n") == 0);
