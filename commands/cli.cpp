@@ -28,13 +28,14 @@ std::string wanted(const std::string& kind, const Accepts& accepts, const std::s
 }
 
 // What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
-int capped(int asked, const std::string& where, const Accepts& accepts) {
+int capped(int asked, const Flag& flag) {
   static int said = 0;
-  if (asked <= accepts.most) return asked;
+  const double most = flag.accepts.most;
+  if (asked <= most) return asked;
   if (std::exchange(said, asked) != asked)
-    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", where.c_str(), asked, accepts.most,
-            accepts.most == 1 ? "" : "s", accepts.most);
-  return int(accepts.most);
+    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", flag.name.c_str(), asked, most,
+            most == 1 ? "" : "s", most);
+  return int(most);
 }
 
 // What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
@@ -53,10 +54,10 @@ Number parse_number(const std::string& text, const std::string& where, Accepts a
   constexpr bool kWhole = std::is_integral_v<Number>;
   constexpr Number kMost = std::numeric_limits<Number>::max();
   const std::string kind = kWhole ? "a whole number" : "a number";
-  if (kWhole) accepts.low = std::max(accepts.low, double(std::numeric_limits<Number>::min()));
-  if (kWhole) accepts.high = std::min(accepts.high, double(kMost));
+  accepts.low = std::max(accepts.low, double(std::numeric_limits<Number>::lowest()));
+  accepts.high = std::min(accepts.high, double(kMost));
   // A double does not hold the largest number of 64 bits.
-  const std::string high = kWhole && accepts.high == double(kMost) ? std::to_string(kMost) : limit_text(accepts.high);
+  const std::string high = accepts.high == double(kMost) ? std::to_string(kMost) : limit_text(accepts.high);
   const auto refuse_number = [&](const std::string& wrong) {
     refuse_usage("{} is {}: {}: give {}", quoted(text), wrong, where, wanted(kind, accepts, high));
   };
@@ -77,8 +78,7 @@ void set_flag(const Flag& flag, const std::string& text) {
   const Accepts& accepts = flag.accepts;
   if (!accepts.words.empty()) check_word("word", text, flag.name, accepts.words);
   if (const auto on = std::get_if<bool*>(&flag.value)) **on = true;
-  if (const auto n = std::get_if<int*>(&flag.value))
-    **n = capped(parse_number<int>(text, flag.name, accepts), flag.name, accepts);
+  if (const auto n = std::get_if<int*>(&flag.value)) **n = capped(parse_number<int>(text, flag.name, accepts), flag);
   if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse_number<uint64_t>(text, flag.name, accepts);
   if (const auto x = std::get_if<float*>(&flag.value)) {
     const double number = parse_number<double>(text, flag.name, accepts);
@@ -88,12 +88,6 @@ void set_flag(const Flag& flag, const std::string& text) {
   }
   if (const auto its = std::get_if<std::string*>(&flag.value)) **its = text;
   if (const auto list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
-}
-
-void check_word(const std::string& kind, const std::string& word, const std::string& where,
-                const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), word) != known.end()) return;
-  refuse_word(kind, word, where, closest_word(word, known), "known: " + joined(known));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -131,8 +125,7 @@ bool is_value(const std::string& word) { return word.empty() || word[0] != '-' |
 
 // Which texts each flag was given; a switch has an empty one. Words that belong to no flag are left over.
 Given sorted_by_flag(const Command& command, std::vector<std::string> words, std::vector<std::string>& left) {
-  Given given;
-  given.command = command;
+  Given given{command};
   bool stands_alone = false;  // the word of the command's first flag, without its name
   for (size_t i = 0; i < words.size(); i++) {
     if (!command.first.empty() && is_value(words[i]) && !given.has(command.first)) {
@@ -221,16 +214,14 @@ std::string help_paragraph(const std::string& text) {
 
 std::string help_item(const std::string& form, const std::string& what) {
   std::string text;
-  size_t hanging = 0;  // columns by which further lines of an entry stand in
   for (const std::string& part : split_at(what, '\n')) {
-    const std::vector<std::string> lines = wrapped(split_at(part, ' '), kHelpWidth - kHelpColumn - hanging, characters);
-    for (size_t i = 0; i < lines.size(); i++)
-      text += std::string(kHelpColumn + (i > 0 ? hanging : 0), ' ') + lines[i] + "\n";
-    hanging = 2;
+    const size_t further = kHelpColumn + (text.empty() ? 0 : 2);  // where an entry's further lines begin
+    const std::vector<std::string> lines = wrapped(split_at(part, ' '), kHelpWidth - further, characters);
+    text += std::string(kHelpColumn, ' ') + joined(lines, "\n" + std::string(further, ' ')) + "\n";
   }
   const std::string begin = "  " + form;
-  if (characters(begin) + 2 > kHelpColumn) return begin + "\n" + text;
-  return text.empty() ? begin + "\n" : text.replace(0, begin.size(), begin);
+  if (text.empty() || characters(begin) + 2 > kHelpColumn) return begin + "\n" + text;
+  return text.replace(0, begin.size(), begin);
 }
 
 std::string help_examples(const std::string& examples) {
@@ -258,10 +249,9 @@ std::string help_text(const Command& command) {
       continue;
     }
     std::string what = flag.help;
-    const std::string standard = default_text(flag);
+    const std::string standard = flag.accepts.required ? "required" : default_text(flag);
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
-    if (flag.accepts.required) what += " (required)";
-    else if (!standard.empty()) what += " (" + standard + ")";
+    if (!standard.empty()) what += " (" + standard + ")";
     text += help_item(flag.name + (flag.takes.empty() ? "" : " " + flag.takes), what);
   }
   text += "\nHelp:\n" + help_item("--help, -h", "show this and end");
@@ -311,8 +301,8 @@ int say_end(const char* name, const std::exception_ptr& thrown) {
       line =
           "cannot start a thread: the system allows no more (ulimit -u, ulimit -v): use fewer --threads, --ahead off";
   } catch (const std::exception& error) { line = error.what(); }
-  for (char& c : line)
-    if ((unsigned char)c < 0x20 || c == 0x7f) c = ' ';
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   fprintf(stderr, "%s: %s\n", name, line.c_str());
   return status;
 }
@@ -385,7 +375,6 @@ bool forget_interrupt() {
 // Progress, tables, numbers for people
 
 Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(is_drawn_on(STDERR_FILENO)) {
-  start_ = std::chrono::steady_clock::now();
   const double wait = first > 0 ? first : terminal_ ? 0.5 : 5;
   next_ = start_ + std::chrono::milliseconds(std::llround(1e3 * wait));
 }
@@ -411,12 +400,6 @@ void Progress::clear() {
   shown_ = false;
 }
 
-std::string decimals(double x, int places) {
-  char text[352];
-  snprintf(text, sizeof text, "%.*f", places, x);
-  return text;
-}
-
 std::string thousands(double x) {
   std::string text = decimals(std::fabs(x), 0);
   for (int i = int(text.size()) - 3; i > 0; i -= 3) text.insert(size_t(i), ",");
@@ -436,10 +419,6 @@ std::string bytes_text(double bytes) {
   int unit = 0;
   for (; bytes >= 999.5 && unit < 4; unit++) bytes /= 1000;
   return decimals(bytes, unit == 0 || bytes >= 99.95 ? 0 : 1) + " " + units[unit];
-}
-
-std::string time_left(double done, double total, double seconds) {
-  return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
 }
 
 std::string format_table(const TableRows& rows, const std::string& align) {

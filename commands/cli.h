@@ -21,6 +21,7 @@
 #include <map>
 #include <variant>
 
+#include "files/words.h"
 #include "machine/threads.h"
 
 namespace nanospec {
@@ -35,15 +36,15 @@ using FlagValue = std::variant<bool*, int*, uint64_t*, float*, std::string*, std
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
 struct Accepts {
   double low = -1e300, high = 1e300;
-  bool without_low = false;        // low itself is refused
-  std::vector<std::string> words;  // not empty: the text must be one of these
-  bool required = false;           // the flag must be given
-  bool written = false;            // it names a file, or a folder, that the run writes: check_outputs() checks it
-  double most = 1e300;             // what is used where more is asked for
+  bool without_low = false;             // low itself is refused
+  std::vector<std::string> words = {};  // not empty: the text must be one of these
+  bool required = false;                // the flag must be given
+  bool written = false;                 // it names a file, or a folder, that the run writes: check_outputs() checks it
+  double most = 1e300;                  // what is used where more is asked for
 };
-inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
-inline Accepts above(double low, double high) { return {low, high, true, {}, false}; }
-inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words), false}; }
+inline Accepts from(double low, double high = 1e300) { return {low, high}; }
+inline Accepts above(double low, double high) { return {low, high, true}; }
+inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words)}; }
 // Of --threads: no more than there are cores are used.
 inline Accepts threads() { return {1, 1024, false, {}, false, false, double(usable_cores())}; }
 inline Accepts required() { return {-1e300, 1e300, false, {}, true}; }
@@ -75,7 +76,8 @@ const Flag* find_flag(const Command& command, const std::string& name);
 struct Given {
   Command command;    // whose table it was read by
   bool help = false;  // --help was asked for and has been printed: end with status 0
-  std::map<std::string, std::vector<std::string>> flags;  // those that the command line held, with the texts that count
+  // Those that the command line held, with the texts that count.
+  std::map<std::string, std::vector<std::string>> flags = {};
   bool has(const std::string& name) const { return flags.count(name) > 0; }
 };
 
@@ -105,10 +107,6 @@ std::vector<std::string> wrapped(const std::vector<std::string>& parts, double m
 // or trailing characters, nan, inf and hexadecimal are refused.
 template <class Number>
 Number parse_number(const std::string& text, const std::string& where, Accepts accepts = {});
-
-// Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
-void check_word(const std::string& kind, const std::string& word, const std::string& where,
-                const std::vector<std::string>& known);
 
 // ---------------------------------------------------------------------------------------------------------------
 // What a run writes
@@ -159,10 +157,12 @@ int stopped(const std::string& what);  // says on standard error "stopped" and w
 std::string thousands(double x);  // 12,345
 // "1 token", "12,345 tokens"
 inline std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
-std::string decimals(double x, int places);                        // 1.50
-std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
-std::string bytes_text(double bytes);                              // "42.6 MB"
-std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
+std::string duration(double seconds);  // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
+std::string bytes_text(double bytes);  // "42.6 MB"
+// "4.2 s left"; "" when nothing is done yet
+inline std::string time_left(double done, double total, double seconds) {
+  return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
+}
 
 // Whether a file is a terminal that knows escape sequences.
 bool is_drawn_on(int file);
@@ -183,32 +183,29 @@ class Progress {
 
  private:
   bool quiet_, terminal_, shown_ = false;
-  std::chrono::steady_clock::time_point start_, next_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), next_;
 };
 
 // What is said while a text is read, encoded and counted: a progress line at every step of a large text, and of any
 // text after a second.
 class Preparing : public Progress {
  public:
-  // Of a text of so many bytes.
-  Preparing(double bytes, bool quiet)
-      : Progress(quiet, 1), what_("preparing " + bytes_text(bytes) + " of text: "), large_(bytes >= kLarge) {}
+  Preparing(double bytes, bool quiet) : Progress(quiet, 1), bytes_(bytes) {}  // of a text
 
   void step(const std::string& name) {
-    step_ = name;
-    if (large_ || due()) show(what_ + step_);
+    step_ = "preparing " + bytes_text(bytes_) + " of text: " + name;
+    if (bytes_ >= 8e6 || due()) show(step_);  // about a second's
   }
   // To be told of the step's progress. It lives no longer than this object.
   std::function<void(double share)> told() {
     return [this](double share) {
-      if (due()) show(what_ + step_ + "  " + decimals(100 * share, 0) + "%");
+      if (due()) show(step_ + "  " + decimals(100 * share, 0) + "%");
     };
   }
 
  private:
-  static constexpr double kLarge = 8e6;  // about a second's
-  std::string what_, step_;
-  bool large_;
+  double bytes_;
+  std::string step_;
 };
 
 using Row = std::vector<std::string>;  // cells

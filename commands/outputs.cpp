@@ -27,11 +27,6 @@ std::filesystem::path resolved(const std::string& path) {
   return place.has_filename() ? place : place.parent_path();  // "a/" is "a"
 }
 
-// Two names of one place; /dev/null is none.
-bool same_place(const struct stat& a, const struct stat& b) {
-  const bool nowhere = S_ISCHR(a.st_mode) && a.st_rdev == makedev(1, 3);
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && !nowhere;
-}
 // Whether it is a file of a model's folder, or would be; folders: where models lie.
 bool is_model_file(const std::string& path, const std::vector<std::string>& folders) {
   if (names_model_file(path) || names_model_file(resolved(path))) return true;
@@ -61,26 +56,26 @@ void check_output(const NamedPath& output, const std::vector<NamedPath>& reads, 
     if (same_file(output.path, one.path)) refuse_output(output, "would write over what " + one.flag + " reads");
   if (std::filesystem::path(output.path).filename() != own && is_model_file(output.path, places))
     refuse_output(output, "would write over a file of a model");
-  struct stat standard, status;
-  if (stat(output.path.c_str(), &status) != 0) return;
-  for (const auto& [handle, name] : {std::pair(STDOUT_FILENO, "output"), std::pair(STDERR_FILENO, "error")})
-    if (fstat(handle, &standard) == 0 && same_place(standard, status))
-      refuse_output(output, std::string("is what standard ") + name + " writes");
+  std::error_code error;
+  if (!std::filesystem::exists(output.path, error)) return;
+  if (same_file(output.path, "/proc/self/fd/1")) refuse_output(output, "is what standard output writes");
+  if (same_file(output.path, "/proc/self/fd/2")) refuse_output(output, "is what standard error writes");
 }
 
 }  // namespace
 
 bool same_file(const std::string& a, const std::string& b) {
   struct stat one, other;
-  if (stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0) return same_place(one, other);
-  return resolved(a) == resolved(b);
+  if (stat(a.c_str(), &one) != 0 || stat(b.c_str(), &other) != 0) return resolved(a) == resolved(b);
+  const bool nowhere = S_ISCHR(one.st_mode) && one.st_rdev == makedev(1, 3);
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino && !nowhere;
 }
 
 void check_writable(const std::string& path) {
   if (path.empty()) refuse("an empty name", "the file to write", "give its name");
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0, folder = exists && S_ISDIR(status.st_mode);
-  if ((exists && !folder && access(path.c_str(), W_OK) != 0) || folder || (!exists && errno != ENOENT))
+  if (folder || (exists ? access(path.c_str(), W_OK) != 0 : errno != ENOENT))
     refuse_path("cannot write the file", path, folder ? EISDIR : errno);
   if (exists && !S_ISREG(status.st_mode)) return;
   // What stands beside it for a moment says more than permissions do.

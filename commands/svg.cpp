@@ -2,7 +2,6 @@
 #include "commands/svg.h"
 
 #include "commands/cli.h"
-#include "files/words.h"
 
 namespace nanospec {
 
@@ -74,15 +73,14 @@ struct Letters {
     return tag("text", {{"x", x}, {"y", y}, {"font-size", size}}) + " fill=\"" + colour + "\"" +
            (bold ? " font-weight=\"bold\"" : "") + " text-anchor=\"" + anchor + "\">" + escaped(text) + "</text>\n";
   }
-  // As many lines of at most `wide` as it takes; y: where they begin, then where they end.
-  std::string lines(double x, double& y, double wide, const std::string& text, const char* anchor = "start") const {
+  // Adds as many lines of at most `wide` as it takes; y: where they begin, then where they end.
+  void lines(std::string& svg, double x, double& y, double wide, const std::string& text,
+             const char* anchor = "start") const {
     const auto measure = [&](const std::string& line) { return width(line); };
-    std::string svg;
     for (const std::string& line : wrapped(split_at(text, ' '), wide, measure, true)) {
       svg += at(x, y + size, line, anchor);
       y += 1.3 * size;
     }
-    return svg;
   }
 };
 constexpr Letters kTitles{kTitle, kInk, true}, kHeadings{16, kInk, true}, kWords{kText}, kNotes{kSmall, kGrey};
@@ -95,10 +93,13 @@ std::string svg_file(double height, const std::string& body) {
          svg_bar(0, 0, kWidth, std::ceil(height), "#ffffff") + body + "</svg>\n";
 }
 
+// What is drawn piece by piece is added to `svg`; y: where the next piece begins.
 std::string svg_head(const std::string& title, const std::string& subtitle, double& y) {
+  std::string svg;
   y = kMargin;
-  const std::string svg = kTitles.lines(kMargin, y, kInner, title);
-  return svg + kNotes.lines(kMargin, y, kInner, subtitle);
+  kTitles.lines(svg, kMargin, y, kInner, title);
+  kNotes.lines(svg, kMargin, y, kInner, subtitle);
+  return svg;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -125,8 +126,7 @@ std::string mark(double x, double y, const Series& series) {
                full ? stroke("#ffffff", 0.7) : stroke(series.colour, 1.6));
 }
 std::string line_style(const Series& series) {
-  const bool dashes = series.style == Series::Style::kDashes;
-  return stroke(series.colour, 2) + (dashes ? " stroke-dasharray=\"7 4\"" : "");
+  return stroke(series.colour, 2) + (series.style == Series::Style::kDashes ? " stroke-dasharray=\"7 4\"" : "");
 }
 std::string whisker(double x1, double y1, double x2, double y2, const std::string& colour) {
   const double across = x1 == x2 ? 3.5 : 0, down = 3.5 - across;
@@ -143,16 +143,14 @@ struct Entry {              // of a legend
 Entry goes_on(const char* path) { return {"the whisker goes on", shape(path, 11, 0, kInk, "")}; }
 Entry entry_of(const Series& series) {
   if (series.style == Series::Style::kBars) return {series.name, svg_bar(4, -6, 14, 12, series.colour)};
-  std::string svg;
-  if (series.style != Series::Style::kDots) svg += svg_line(0, 0, 22, 0, line_style(series));
-  return {series.name, svg + mark(11, 0, series)};
+  const std::string line = series.style == Series::Style::kDots ? "" : svg_line(0, 0, 22, 0, line_style(series));
+  return {series.name, line + mark(11, 0, series)};
 }
 
 // Below each other or, where there is room, in a row.
-std::string draw_legend(const std::vector<Entry>& entries, double left, double& y, double wide) {
+void draw_legend(std::string& svg, const std::vector<Entry>& entries, double left, double& y, double wide) {
   constexpr double kName = 29, kRow = 20;
   double x = left, down = 0;
-  std::string svg;
   for (const Entry& entry : entries) {
     const double takes = kName + kNotes.width(entry.name);
     if (x > left && x + takes > left + wide) {
@@ -161,12 +159,11 @@ std::string draw_legend(const std::vector<Entry>& entries, double left, double& 
     }
     svg += "<g transform=\"translate(" + decimals(x, 1) + " " + decimals(y + 10, 1) + ")\">" + entry.drawn + "</g>\n";
     double below = y;
-    svg += kNotes.lines(x + kName, below, wide - kName, entry.name);
+    kNotes.lines(svg, x + kName, below, wide - kName, entry.name);
     x += takes + 14;
     down = std::max(kRow, below - y);
   }
   y += down;
-  return svg;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -183,8 +180,7 @@ std::string tick_text(double x) {
 using Place = std::function<double(double)>;  // of a number on the page
 
 // Numbers centred below or above an axis, those that have room.
-std::string draw_ticks(const std::vector<double>& ticks, double y, const Place& place) {
-  std::string svg;
+void draw_ticks(std::string& svg, const std::vector<double>& ticks, double y, const Place& place) {
   double free = -1e300;
   for (double tick : ticks) {
     const double half = kNotes.width(tick_text(tick)) / 2, x = place(tick);
@@ -192,16 +188,10 @@ std::string draw_ticks(const std::vector<double>& ticks, double y, const Place& 
     svg += kNotes.at(x, y, tick_text(tick), "middle");
     free = x + half + 4;
   }
-  return svg;
 }
 
 // Whiskers may go beyond the largest value by 0.4 of it: one disturbed run must not flatten the rest.
 double reach(double value, double whisker) { return std::max(value, std::min(whisker, 1.4 * value)); }
-
-struct Box {
-  double left, top, wide, high;
-  double bottom() const { return top + high; }
-};
 
 bool whole(double x) { return x == std::floor(x); }
 bool is_bars(const Series& series) { return series.style == Series::Style::kBars; }
@@ -209,20 +199,20 @@ bool is_bars(const Series& series) { return series.style == Series::Style::kBars
 // One panel's axes: where numbers lie on the page, and what its points are like.
 struct Axes {
   const Panel& panel;
-  Box box = {0, 0, 1, 1};
+  double left = 0, top = 0, wide = 1, high = 1;  // their box on the page
   std::vector<double> x_ticks = panel.x_ticks, y_ticks = {};
   double low_x = 0, high_x = 1;
-  double pad = panel.square ? 0 : 12;     // room for marks left and right
   int bars = 0;                           // series of them
   bool empty = true;                      // no points
   bool whiskers = false, beyond = false;  // whether there are any, and some that leave the box
 
   double x(double value) const {
     const double place = panel.log_x ? std::log2(std::max(value, 1.0)) : value;
-    return box.left + pad + unit() * (place - low_x);
+    return left + pad() + unit() * (place - low_x);
   }
-  double y(double value) const { return box.top + box.high * std::clamp(1 - value / y_ticks.back(), 0.0, 1.0); }
-  double unit() const { return (box.wide - 2 * pad) / (high_x - low_x); }  // of x
+  double y(double value) const { return top + high * std::clamp(1 - value / y_ticks.back(), 0.0, 1.0); }
+  double unit() const { return (wide - 2 * pad()) / (high_x - low_x); }  // of x
+  double pad() const { return panel.square || bars > 0 ? 0 : 12; }       // room for marks left and right
 };
 
 // Where all points are at whole numbers, so are the ticks. A line's first point has one, bars begin where they do.
@@ -250,81 +240,71 @@ Axes axes_of(const Panel& panel) {
     }
   }
   axes.empty = x.empty();
+  if (axes.empty || panel.square) x = {0, 1};
+  axes.low_x = lowest(x);
+  axes.high_x = highest(x);
   axes.y_ticks = axis_ticks(panel.square ? 1 : reach(highest(y), highest(high)));
   axes.beyond = highest(high) > axes.y_ticks.back();
-  if (!axes.empty && !panel.square) {
-    axes.low_x = lowest(x);
-    axes.high_x = highest(x);
-  }
-  if (panel.square) {
-    axes.x_ticks = axes.y_ticks;
-  } else if (panel.log_x) {
+  if (panel.square) axes.x_ticks = axes.y_ticks;
+  else if (panel.log_x) {
     axes.low_x = std::floor(std::log2(std::max(axes.low_x, 1.0)));
     axes.high_x = std::ceil(std::log2(std::max(axes.high_x, 1.0)));
     for (double power = axes.low_x; power <= axes.high_x; power++) axes.x_ticks.push_back(std::exp2(power));
   } else if (axes.x_ticks.empty()) choose_x_ticks(axes, std::all_of(x.begin(), x.end(), whole));
-  if (axes.bars > 0) {
-    axes.low_x -= 0.6 * panel.bar_step;
-    axes.high_x += 0.6 * panel.bar_step;
-    axes.pad = 0;
-  }
+  const double beside = axes.bars > 0 ? 0.6 * panel.bar_step : 0;
+  axes.low_x -= beside;
+  axes.high_x += beside;
   if (axes.high_x <= axes.low_x) axes.high_x = axes.low_x + 1;
   return axes;
 }
 
-std::string drawn_axes(const Axes& axes) {
-  const Box& box = axes.box;
-  std::string svg;
+void draw_axes(std::string& svg, const Axes& axes) {
   for (double tick : axes.y_ticks) {
-    svg += svg_line(box.left, axes.y(tick), box.left + box.wide, axes.y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
-    svg += kNotes.at(box.left - 7, axes.y(tick) + 5, tick_text(tick), "end");
+    const double y = axes.y(tick);
+    svg += svg_line(axes.left, y, axes.left + axes.wide, y, stroke(tick == 0 ? kInk : kFaint, 1));
+    svg += kNotes.at(axes.left - 7, y + 5, tick_text(tick), "end");
   }
+  const double bottom = axes.top + axes.high;
   const auto at = [&](double tick) { return axes.x(tick); };
-  for (double tick : axes.x_ticks) svg += svg_line(at(tick), box.bottom(), at(tick), box.bottom() + 5, stroke(kInk, 1));
-  svg += draw_ticks(axes.x_ticks, box.bottom() + 20, at);
-  if (!axes.panel.square) return svg;
-  return svg + svg_line(at(0), axes.y(0), at(1), axes.y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
+  for (double tick : axes.x_ticks) svg += svg_line(at(tick), bottom, at(tick), bottom + 5, stroke(kInk, 1));
+  draw_ticks(svg, axes.x_ticks, bottom + 20, at);
+  if (axes.panel.square)
+    svg += svg_line(at(0), axes.y(0), at(1), axes.y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
 }
 
 // place: which of the series of bars it is.
-std::string drawn_bars(const Series& series, const Axes& axes, int place) {
+void draw_bars(std::string& svg, const Series& series, const Axes& axes, int place) {
   const double width = axes.unit() * axes.panel.bar_step * 0.84 / axes.bars;
-  std::string svg;
   for (const Point& point : series.points)
     svg += svg_bar(axes.x(point.x) + width * (place - axes.bars / 2.0), axes.y(point.y), width * 0.94,
                    axes.y(0) - axes.y(point.y), series.colour);
-  return svg;
 }
 
 // shift: to the right, so that whiskers of several lines do not hide each other.
-std::string drawn_points(const Series& series, const Axes& axes, double shift) {
-  std::string svg;
+void draw_points(std::string& svg, const Series& series, const Axes& axes, double shift) {
   const std::string corners = joined(series.points, " ", [&](const Point& point) {
     return decimals(axes.x(point.x) + shift, 1) + "," + decimals(axes.y(point.y), 1);
   });
   if (series.style != Series::Style::kDots && !corners.empty())
     svg += "<polyline points=\"" + corners + "\" fill=\"none\"" + line_style(series) + "/>\n";
   for (const Point& point : series.points) {
-    const double x = axes.x(point.x) + shift, y = axes.y(point.y);
+    const double x = axes.x(point.x) + shift;
     if (point.high > point.low) svg += whisker(x, axes.y(point.low), x, axes.y(point.high), series.colour);
-    if (point.high > axes.y_ticks.back()) svg += shape(kUp, x, axes.box.top, series.colour, "");
-    svg += mark(x, y, series);
+    if (point.high > axes.y_ticks.back()) svg += shape(kUp, x, axes.top, series.colour, "");
+    svg += mark(x, axes.y(point.y), series);
   }
-  return svg;
 }
 
-std::string drawn_series(const Axes& axes) {
-  std::vector<std::string> colours;  // series of one colour share a place, so that a line stays one with its points
-  for (const Series& series : axes.panel.series)
-    if (std::find(colours.begin(), colours.end(), series.colour) == colours.end()) colours.push_back(series.colour);
-  std::string svg;
+void draw_series(std::string& svg, const Axes& axes) {
+  std::map<std::string, size_t> places;  // series of one colour share one, so that a line stays one with its points
+  for (const Series& series : axes.panel.series) places.emplace(series.colour, places.size());
   int bars = 0;
   for (const Series& series : axes.panel.series) {
-    const auto colour = std::find(colours.begin(), colours.end(), series.colour) - colours.begin();
-    const double shift = axes.whiskers ? 4 * (double(colour) - double(colours.size() - 1) / 2) : 0;
-    svg += is_bars(series) ? drawn_bars(series, axes, bars++) : drawn_points(series, axes, shift);
+    const double middle = double(places.size() - 1) / 2;
+    const double shift = axes.whiskers ? 4 * (double(places[series.colour]) - middle) : 0;
+    if (is_bars(series)) draw_bars(svg, series, axes, bars++);
+    else draw_points(svg, series, axes, shift);
   }
-  return svg;
 }
 
 std::vector<Entry> legend_of(const Axes& axes) {
@@ -341,28 +321,30 @@ std::vector<Entry> legend_of(const Axes& axes) {
 }
 
 // margin: what numbers take left of the axis. Returns where the panel ends.
-double draw_panel(Axes& axes, double left, double y, double wide, double margin, std::string& svg) {
+double draw_panel(std::string& svg, Axes& axes, double left, double y, double wide, double margin) {
   const Panel& panel = axes.panel;
-  svg += kHeadings.lines(left, y, wide, panel.title);
-  svg += kNotes.lines(left, y, wide, panel.y_name);
-  Box& box = axes.box = {left + margin, y + 12, wide - margin - 12, 0};
-  if (panel.square) box.wide = std::min(box.wide, 300.0);
-  box.high = panel.square ? box.wide : std::min(0.9 * box.wide, 240.0);
-  svg += drawn_axes(axes) + drawn_series(axes);
-  if (axes.empty) svg += kNotes.at(box.left + box.wide / 2, box.top + 30, "too little was measured", "middle");
-  y = box.bottom() + 24;
-  svg += kWords.lines(box.left + box.wide / 2, y, box.wide, panel.x_name, "middle");
+  kHeadings.lines(svg, left, y, wide, panel.title);
+  kNotes.lines(svg, left, y, wide, panel.y_name);
+  axes.left = left + margin;
+  axes.top = y + 12;
+  axes.wide = std::min(wide - margin - 12, panel.square ? 300.0 : kWidth);
+  axes.high = panel.square ? axes.wide : std::min(0.9 * axes.wide, 240.0);
+  draw_axes(svg, axes);
+  draw_series(svg, axes);
+  const double middle = axes.left + axes.wide / 2;
+  if (axes.empty) svg += kNotes.at(middle, axes.top + 30, "too little was measured", "middle");
+  y = axes.top + axes.high + 24;
+  kWords.lines(svg, middle, y, axes.wide, panel.x_name, "middle");
   y += 6;
-  svg += draw_legend(legend_of(axes), left, y, wide);
+  draw_legend(svg, legend_of(axes), left, y, wide);
   return y;
 }
 
 }  // namespace
 
 std::string chart_picture(const std::string& title, const std::string& subtitle, const std::vector<Panel>& panels,
-                          int columns) {
-  const size_t across = size_t(std::max(1, columns));
-  const double wide = (kInner - kGap * double(across - 1)) / double(across);
+                          size_t columns) {
+  const double wide = (kInner - kGap * double(columns - 1)) / double(columns);
   std::vector<Axes> axes;
   double margin = 0, y = 0;  // margin: what the numbers left of an axis take
   for (const Panel& panel : panels) {
@@ -370,10 +352,10 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
     for (double tick : axes.back().y_ticks) margin = std::max(margin, kNotes.width(tick_text(tick)) + 8);
   }
   std::string svg = svg_head(title, subtitle, y);
-  for (size_t i = 0; i < panels.size(); i += across) {
+  for (size_t i = 0; i < panels.size(); i += columns) {
     double bottom = y += kGap - 6;
-    for (size_t c = 0; c < across && i + c < panels.size(); c++)
-      bottom = std::max(bottom, draw_panel(axes[i + c], kMargin + (wide + kGap) * double(c), y, wide, margin, svg));
+    for (size_t c = 0; c < columns && i + c < panels.size(); c++)
+      bottom = std::max(bottom, draw_panel(svg, axes[i + c], kMargin + (wide + kGap) * double(c), y, wide, margin));
     y = bottom;
   }
   return svg_file(y + kMargin, svg);
@@ -387,27 +369,8 @@ namespace {
 constexpr double kBarThick = 15, kBarRow = 20;
 const std::string kLineStyle = stroke(kInk, 1.3) + " stroke-dasharray=\"3 2\"";  // of a line that is not 0's
 
-// Round numbers that part an axis from `least` (0, or below) to `most` and reach over both.
-std::vector<double> ticks_between(double least, double most) {
-  const double step = axis_ticks(most - least)[1];
-  std::vector<double> ticks;
-  for (double i = std::floor(least / step + 1e-4); i <= std::ceil(most / step - 1e-4); i++) ticks.push_back(i * step);
-  return ticks;
-}
-
-std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<double>& ticks, const Place& at) {
-  const double middle = y + kBarThick / 2, from = at(0), end = at(bar.value.middle);
-  std::string svg = svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
-  if (bar.value.high > bar.value.low) {
-    const double low = at(std::max(bar.value.low, ticks.front())), high = at(std::min(bar.value.high, ticks.back()));
-    svg += whisker(low, middle, high, middle, kInk);
-    if (bar.value.low < ticks.front()) svg += shape(kLeftwards, low, middle, kInk, "");
-    if (bar.value.high > ticks.back()) svg += shape(kRightwards, high, middle, kInk, "");
-  }
-  return svg;
-}
-
-// The bars' axis, which has room for most of each whisker; what the bars and their marks say.
+// Round numbers that part the bars' axis, and reach over all of them and most of each whisker; what the bars and their
+// marks say.
 std::vector<double> ticks_of(const BarAxis& axis, const std::vector<IntervalBar>& bars, std::vector<Entry>& legend) {
   double least = 0, most = axis.line, low = 0, high = 0;
   bool whiskers = false;
@@ -418,12 +381,27 @@ std::vector<double> ticks_of(const BarAxis& axis, const std::vector<IntervalBar>
     high = std::max(high, bar.value.high);
     whiskers |= bar.value.high > bar.value.low;
   }
-  const std::vector<double> ticks = ticks_between(-reach(-least, -low), reach(most, high));
+  least = -reach(-least, -low);
+  most = reach(most, high);
+  const double step = axis_ticks(most - least)[1];
+  std::vector<double> ticks;
+  for (double i = std::floor(least / step + 1e-4); i <= std::ceil(most / step - 1e-4); i++) ticks.push_back(i * step);
   for (const auto& [name, colour] : axis.colours) legend.push_back(entry_of({name, colour, Series::Style::kBars}));
   if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
   if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
   if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
   return ticks;
+}
+
+void draw_interval(std::string& svg, const IntervalBar& bar, double y, const std::vector<double>& ticks,
+                   const Place& at) {
+  const double middle = y + kBarThick / 2, from = at(0), end = at(bar.value.middle);
+  svg += svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
+  if (!(bar.value.high > bar.value.low)) return;
+  const double low = at(std::max(bar.value.low, ticks.front())), high = at(std::min(bar.value.high, ticks.back()));
+  svg += whisker(low, middle, high, middle, kInk);
+  if (bar.value.low < ticks.front()) svg += shape(kLeftwards, low, middle, kInk, "");
+  if (bar.value.high > ticks.back()) svg += shape(kRightwards, high, middle, kInk, "");
 }
 
 }  // namespace
@@ -444,26 +422,26 @@ std::string interval_picture(const std::string& title, const std::string& subtit
 
   std::string svg = svg_head(title, subtitle, y);
   y += 8;
-  svg += draw_legend(legend, kMargin, y, kInner);
+  draw_legend(svg, legend, kMargin, y, kInner);
   y += 8;
-  svg += kNotes.lines(kMargin, y, kInner, axis.name);
-  svg += draw_ticks(ticks, y + kSmall + 2, at);
+  kNotes.lines(svg, kMargin, y, kInner, axis.name);
+  draw_ticks(svg, ticks, y + kSmall + 2, at);
   y += kSmall + 8;
   for (const IntervalBar& bar : bars) {
     if (!bar.name.empty()) {
       y += 4;
-      svg += kWords.lines(kMargin, y, kInner, bar.name);
+      kWords.lines(svg, kMargin, y, kInner, bar.name);
       y += 2;
     }
     for (double tick : ticks) svg += upright(tick, stroke(kFaint, 1));
-    const double top = y + (kBarRow - kBarThick) / 2;
-    svg += drawn_interval(bar, top, ticks, at);
+    draw_interval(svg, bar, y + (kBarRow - kBarThick) / 2, ticks, at);
     svg += upright(0, stroke(kInk, 1));
     if (axis.line != 0) svg += upright(axis.line, kLineStyle);
     svg += kWords.at(left + wide + inset, y + 15, bar.label);
     y += kBarRow;
   }
-  return svg_file(y + kSmall + kMargin, svg + draw_ticks(ticks, y + kSmall + 2, at));
+  draw_ticks(svg, ticks, y + kSmall + 2, at);
+  return svg_file(y + kSmall + kMargin, svg);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -483,8 +461,8 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures) {
 }
 
 std::string svg_warning(const std::string& line) {
-  return svg_file(38, svg_bar(0, 0, kWidth, 38, "#fdecd2") + svg_bar(0, 0, 6, 38, kColours[1]) +
-                          Letters{16, kInk, true}.at(kMargin, 25, line));
+  return svg_file(
+      38, svg_bar(0, 0, kWidth, 38, "#fdecd2") + svg_bar(0, 0, 6, 38, kColours[1]) + kHeadings.at(kMargin, 25, line));
 }
 
 }  // namespace nanospec

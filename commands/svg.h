@@ -5,7 +5,6 @@
 // every other one, and its letters can be read where it is shown 390 pixels wide.
 #pragma once
 
-#include <iterator>
 #include <string>
 
 #include "growth/clock.h"
@@ -52,7 +51,7 @@ struct Panel {
 
 // Panels in rows of `columns`, each with its legend below it. The y axis begins at 0.
 std::string chart_picture(const std::string& title, const std::string& subtitle, const std::vector<Panel>& panels,
-                          int columns);
+                          size_t columns);
 
 // Round numbers from 0 on that part an axis up to `most` into four to eight pieces.
 std::vector<double> axis_ticks(double most);

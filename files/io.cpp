@@ -8,8 +8,6 @@
 #define XXH_INLINE_ALL  // a header is all of the library that is needed
 #include <xxhash.h>
 
-#include <optional>
-
 #include "files/unfinished.h"
 #include "machine/threads.h"
 
@@ -26,10 +24,7 @@ void check_memory(const std::string& path, double bytes, double takes, const std
   constexpr double kLarge = 64e6;  // less is not checked
   const double free = takes > kLarge ? double(available_bytes()) : takes;
   if (takes <= free) return;
-  const auto gigabytes = [](double number) {
-    char text[32];
-    return std::string(text, size_t(snprintf(text, sizeof text, "%.1f GB", number * 1e-9)));
-  };
+  const auto gigabytes = [](double number) { return decimals(number * 1e-9, 1) + " GB"; };
   refuse("the file does not fit in memory", filled("{} ({})", printable(path, 300), gigabytes(bytes)),
          filled("it takes {}, {} are free; give {}", gigabytes(takes), gigabytes(free), other));
 }
@@ -119,8 +114,8 @@ void write_file(const std::string& path, const Pieces& pieces) {
   const bool by_rename = !exists || S_ISREG(status.st_mode);
   const std::string target = by_rename ? behind_links(path) : path;
   const std::string open_path = by_rename ? temporary_name(target) : target;
-  std::optional<Unfinished> unfinished;
-  if (by_rename) unfinished.emplace(open_path);
+  UnfinishedList unfinished;
+  if (by_rename) unfinished.emplace_back(open_path);
   const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666)};
   if (file.handle < 0 && errno == ENXIO)
     refuse("nobody reads the pipe", printable(path, 300), "start its reader first, or give a file");

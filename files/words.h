@@ -30,7 +30,8 @@ inline int edit_distance(const std::string& a, const std::string& b) {
 }
 
 // Edits between two words that people take for one another, capitals and the dashes of flags apart: at most a third of
-// the longer one's letters; one that begins with the other is nearer than any edit. Else -1.
+// the longer one's letters; one that begins with the other is nearer than any edit. Else kFar.
+constexpr int kFar = std::numeric_limits<int>::max();
 inline int nearness(const std::string& word, const std::string& known) {
   const auto letters = [](const std::string& text) {
     std::string lower = text.substr(std::min(text.find_first_not_of('-'), text.size()), 64);
@@ -41,34 +42,26 @@ inline int nearness(const std::string& word, const std::string& known) {
   const size_t shorter = std::min(a.size(), b.size()), longer = std::max(a.size(), b.size());
   if (shorter >= 3 && a.compare(0, shorter, b, 0, shorter) == 0) return 0;
   const int edits = edit_distance(a, b);
-  return shorter > 0 && size_t(edits) * 3 <= longer ? edits : -1;
+  return shorter > 0 && size_t(edits) * 3 <= longer ? edits : kFar;
 }
 
 // The nearest of `known` to a word that is not among them, the first of several, as `forms` writes it (as `known` does,
 // where there are none); "" where none is near.
 inline std::string closest_word(const std::string& word, const std::vector<std::string>& known,
                                 const std::vector<std::string>& forms = {}) {
-  std::string best;
-  int fewest = std::numeric_limits<int>::max();
-  for (size_t i = 0; i < known.size(); i++) {
-    const int edits = nearness(word, known[i]);
-    if (edits >= 0 && edits < fewest) {
-      fewest = edits;
-      best = forms.empty() ? known[i] : forms[i];
-    }
-  }
-  return best;
+  const auto nearer = [&](const std::string& a, const std::string& b) { return nearness(word, a) < nearness(word, b); };
+  const auto nearest = std::min_element(known.begin(), known.end(), nearer);
+  if (nearest == known.end() || nearness(word, *nearest) == kFar) return "";
+  return forms.empty() ? *nearest : forms[size_t(nearest - known.begin())];
 }
 
 // A word as an error line shows it: shortened, and with no byte that could break the line or upset a terminal.
 inline std::string quoted(const std::string& word) {
   std::string shown = "'";
   for (const char c : word.substr(0, 60)) {
-    char escaped[5];
-    if ((unsigned char)c < 0x20 || c == 0x7f) {
-      snprintf(escaped, sizeof escaped, "\\x%02x", c);
-      shown += escaped;
-    } else shown += c;
+    char text[5] = {c};
+    if ((unsigned char)c < 0x20 || c == 0x7f) snprintf(text, sizeof text, "\\x%02x", c);
+    shown += text;
   }
   return shown + (word.size() > 60 ? "...'" : "'");
 }
@@ -79,6 +72,12 @@ std::string as_text(const T& value) {
   std::ostringstream text;
   text << value;
   return text.str();
+}
+// A number with so many places: "1.50".
+inline std::string decimals(double x, int places) {
+  char text[352];
+  snprintf(text, sizeof text, "%.*f", places, x);
+  return text;
 }
 // A text with values: each {} in turn becomes the next of them.
 template <class... Values>
@@ -126,6 +125,12 @@ inline std::vector<std::string> split_at(const std::string& text, char between) 
   refuse_usage("unknown {} {}: {}: {}{}", kind, quoted(word), where,
                nearest.empty() ? "" : "did you mean " + nearest + "? ", advice);
 }
+// Throws so unless the word is known.
+inline void check_word(const std::string& kind, const std::string& word, const std::string& where,
+                       const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), word) == known.end())
+    refuse_word(kind, word, where, closest_word(word, known), "known: " + joined(known));
+}
 
 // One column of a table of words.
 template <class Row, size_t N>
@@ -159,8 +164,7 @@ inline bool is_whole(const std::string& text) {
 
 // Reads a whole number from 1 to 999,999,999; 0 for anything else.
 inline int parse_count(const std::string& text) {
-  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return 0;
-  return std::stoi(text);
+  return is_whole(text) && text[0] != '-' && text.size() <= 9 ? std::stoi(text) : 0;
 }
 
 }  // namespace nanospec
