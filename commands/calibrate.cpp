@@ -77,25 +77,24 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     return true;
   };
   // Noise of its own for each text, or all would meet the same at the same place.
-  const std::vector<Tokens> begun = encoded(engine, m.options, {prompts.begin(), prompts.end()});
+  std::vector<Tokens> texts = encoded(engine, m.options, {prompts.begin(), prompts.end()});
   const Tokens ends = ends_of(o, engine);
-  std::vector<Tokens> known(prompts.size());
   std::deque<Request> requests;
-  for (size_t p = 0; p < prompts.size(); p++) {
-    requests.push_back({begun[p], o.sampling, each});
-    requests.back().sampling.sequence = uint32_t(p);
-    requests.back().on_token = [&, p](int token) {
-      known[p].push_back(token);
+  for (Tokens& text : texts) {
+    requests.push_back({text, o.sampling, each});
+    requests.back().sampling.sequence = uint32_t(requests.size() - 1);
+    requests.back().on_token = [&](int token) {
+      text.push_back(token);
       return on_token(token, false) && !is_among(ends, token) && !interrupted();
     };
   }
   engine.generate(kPlain, requests);
-  for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-    Tokens text = begun[p];
-    text.insert(text.end(), known[p].begin(), known[p].end());
-    const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
-    const Generated again = continue_text(engine, o, chain, begun[p], each, on_token, {nullptr, forced}, uint32_t(p));
-    if (again.tokens != known[p] && !interrupted())
+  for (size_t p = 0; p < texts.size() && !interrupted(); p++) {
+    const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, texts[p], counts); };
+    Tokens again = requests[p].prompt;
+    const Generated its = continue_text(engine, o, chain, again, each, on_token, {nullptr, forced}, uint32_t(p));
+    again.insert(again.end(), its.tokens.begin(), its.tokens.end());
+    if (again != texts[p] && !interrupted())
       refuse("a chain's text is not plain decoding's", "nanospec calibrate", "this is a bug: report it");
   }
   return counts;
@@ -124,21 +123,10 @@ std::string table(const Accuracy& a) {
 double expected_tokens(const Accuracy& a, int nodes) {
   const Template plan = calibrated_template(a, nodes);
   std::vector<double> reach = {1};
-  double tokens = 1;
   for (int d = 1; d <= plan.depth(); d++)
-    for (int i = plan.level[d]; i < plan.level[d + 1]; i++) {
+    for (int i = plan.level[d]; i < plan.level[d + 1]; i++)
       reach.push_back(reach[plan.parent[i]] * a.at(d - 1, plan.rank[i]));
-      tokens += reach.back();
-    }
-  return tokens;
-}
-
-// The model, and the text of the prompts where it is a file.
-Metadata origin_of(const Options& o) {
-  Metadata origin;
-  if (std::filesystem::is_regular_file(o.data_file)) origin = text_origin(o.data_file, sha256(read_file(o.data_file)));
-  origin["model"] = model_hash(o.settings.model);
-  return origin;
+  return std::accumulate(reach.begin(), reach.end(), 0.0);
 }
 
 std::string summary(const Measurement& m, const Accuracy& a) {
@@ -173,8 +161,12 @@ int calibrate_command(int argc, char** argv) {
     refuse("every text ended at once, so that there is nothing to look at", m.options.settings.model,
            "give other prompts, or --ignore_eos");
   const Accuracy accuracy = counts.accuracy();
-  write_calibration(m.out_file, {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy,
-                                 origin_of(m.options)});
+  Metadata origin;
+  const std::string& data = m.options.data_file;
+  if (std::filesystem::is_regular_file(data)) origin = text_origin(data, sha256(read_file(data)));
+  origin["model"] = model_hash(m.options.settings.model);
+  write_calibration(m.out_file,
+                    {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy, origin});
   print_out(
       "How often the drafter's guess was right where the path to it was: rank 0 is its best guess, depth 1 the\n"
       "token after the root.\n\n" +

@@ -26,15 +26,14 @@ struct RankCounts {
     Accuracy a;
     a.depths = depths;
     a.ranks = ranks;
+    a.seen.assign(seen.begin(), seen.end());
     if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
     for (int d = 0; d < depths; d++) {
-      a.seen.push_back(double(seen[size_t(d)]));
-      const bool mute = seen[size_t(d)] > 0 && silent[size_t(d)] == seen[size_t(d)];
+      const bool mute = seen[d] > 0 && silent[d] == seen[d];
+      const double prior = d > 0 && !mute ? kPrior : 0, n = double(seen[d]) + prior;
       for (int r = 0; r < ranks; r++) {
-        const size_t at = size_t(d) * ranks + r;
-        const double prior = d > 0 && !mute ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
-        const double n = double(seen[size_t(d)]) + prior;
-        a.rate.push_back(n > 0 ? (double(right[at]) + prior * above) / n : 0);
+        const double above = prior > 0 ? prior * a.at(d - 1, r) : 0;
+        a.rate.push_back(n > 0 ? (double(right[d * ranks + r]) + above) / n : 0);
       }
     }
     return a;
@@ -49,40 +48,33 @@ struct RankCounts {
 class Forced : public StandIn {
  public:
   // text: the prompt and the target's continuation. All three arguments must outlive this object.
-  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
-      : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
+  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts) : StandIn(its), text_(text), counts_(counts) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
+    constexpr int kFollowed = 2;
+    std::vector<Candidate> guesses(counts_.ranks);
     for (int k = 0; k < n; k++) {
-      const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
-      const int token = place < text_.size() ? text_[place] : -1;
-      count[k] = follows(growth, nodes[k], draws, token);
+      const size_t depth = size_t(growth.depth[nodes[k]]), place = size_t(draws.index) + depth;
+      const int token = place < text_.size() ? text_[place] : -1;  // -1: the text ends
+      int found = 0, rank = 0;
+      Stopwatch watch;
+      drafter.expand(growth, &nodes[k], 1, counts_.ranks, draws, guesses.data(), &found);
+      counts_.seconds.push_back(watch.lap());
+      while (rank < found && guesses[rank].token != token) rank++;
+      const bool right = rank < found;
+      count[k] = right && rank < kFollowed;
       if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
+      if (token < 0) continue;
+      counts_.seen[depth]++;  // depth is below that of the counts
+      counts_.silent[depth] += found == 0;
+      if (right) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
     }
   }
 
  private:
-  static constexpr int kFollowed = 2;
-
-  // Asks the drafter for what follows a node, and counts it. Whether the token (-1: the text ends) is to be proposed.
-  bool follows(const Growth& growth, int node, const Draws& draws, int token) {
-    int found = 0, rank = 0;
-    Stopwatch watch;
-    drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);
-    counts_.seconds.push_back(watch.lap());
-    if (token < 0) return false;
-    while (rank < found && guesses_[size_t(rank)].token != token) rank++;
-    const size_t depth = size_t(growth.depth[node]);  // below that of the counts
-    counts_.seen[depth]++;
-    counts_.silent[depth] += found == 0;
-    if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
-    return rank < found && rank < kFollowed;
-  }
-
   const std::vector<int>& text_;
   RankCounts& counts_;
-  std::vector<Candidate> guesses_;  // (ranks) scratch
 };
 
 }  // namespace nanospec

@@ -18,7 +18,6 @@ namespace {
 
 Command describe(Options& o) {
   const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
-  const std::vector<Flag> text = text_flags(o);
   return {
       "nanospec chat",
       "Answers each line of standard input, as part of one conversation. Standard output gets the answers, nothing "
@@ -26,8 +25,8 @@ Command describe(Options& o) {
       "line may say. --drafter, --shape and --budget change how fast an answer appears, never one character of it.",
       start + "--temperature 0.2 --top_p 0.9\n" + start + "--system \"You answer in one word.\"\n" + start +
           "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n",
-      together({{text[0],
-                 text[1],
+      together({{text_flags(o)[0],
+                 text_flags(o)[1],
                  {"--system", "TEXT", &o.system,
                   "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
@@ -97,10 +96,8 @@ class TypedLines {
   }
 
  private:
-  static char* mark(EditLine*) {
-    static char text[] = "> ";
-    return text;
-  }
+  static inline char mark_[] = "> ";
+  static char* mark(EditLine*) { return mark_; }
 
   // One character of UTF-8; other bytes are left out. Returns 1; 0 at the end of the input, -1 after Ctrl-C.
   static int next_character(EditLine* editor, wchar_t* character) {
@@ -153,22 +150,6 @@ std::string speed_text(const Stats& stats) {
   return filled("{}, {} tok/s, acceptance length {}, prefill {}", count(stats.tokens, "token"),
                 thousands(ratio(stats.tokens, stats.seconds)), decimals(ratio(stats.tokens, stats.target_forwards), 2),
                 duration(stats.prefill_seconds));
-}
-
-// Makes room for an answer to the last question. Says what it dropped; false where the question is too long by itself.
-bool make_room(Session& s) {
-  const int context = s.engine.context();
-  const int answer = std::min(s.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
-  const int dropped = s.talk.fit(context - answer);
-  if (dropped < 0)
-    say(
-        filled("a question of {} with the system text leaves no room for an answer: the context has {}: ask a shorter "
-               "one, or start with a larger --context",
-               count(s.talk.least(), "token"), thousands(context)));
-  if (dropped > 0)
-    tell(s, filled("the context of {} tokens is full: the oldest {} dropped", thousands(context),
-                   dropped == 1 ? "turn was" : count(dropped, "turn") + " were"));
-  return dropped >= 0;
 }
 
 // Answers the last question of the conversation, and adds the answer to it.
@@ -233,18 +214,31 @@ bool obey(Session& s, const std::string& word) {
   return true;
 }
 
-// A question that cannot be asked, for a character that the model does not know, is said and forgotten: then false.
+// A question that cannot be asked, for a character that the model does not know or for want of room, is said and
+// forgotten: then false. Room for its answer is made by dropping turns, which is said.
 bool ask(Session& s, const std::string& line) {
+  const int context = s.engine.context();
+  const int room = std::min(s.options.max_new_tokens, std::max(1, context / 4));  // for an answer
   try {
     s.talk.ask(line);
   } catch (const Refusal& refusal) {
     say(refusal.what());
     return false;
   }
-  const bool room = make_room(s);
-  if (room) answer(s);
-  else s.talk.take_back();
-  return room;
+  const int dropped = s.talk.fit(context - room);
+  if (dropped < 0) {
+    say(
+        filled("a question of {} with the system text leaves no room for an answer: the context has {}: ask a shorter "
+               "one, or start with a larger --context",
+               count(s.talk.least(), "token"), thousands(context)));
+    s.talk.take_back();
+    return false;
+  }
+  if (dropped > 0)
+    tell(s, filled("the context of {} tokens is full: the oldest {} dropped", thousands(context),
+                   dropped == 1 ? "turn was" : count(dropped, "turn") + " were"));
+  answer(s);
+  return true;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -30,13 +30,11 @@ inline bool is_among(const Tokens& tokens, int token) {
 
 // The tokens that end a text: what the files call its ends, and those of kTextEnds that are special in it.
 inline Tokens end_tokens(const Tokenizer& tokenizer) {
-  Tokens ends;
+  Tokens ends, known = tokenizer.ends;
   if (!tokenizer.bpe) return ends;
-  const auto add = [&](int id) {
+  for (const char* name : kTextEnds) known.push_back(tokenizer.bpe->special(name));
+  for (int id : known)
     if (id >= 0 && id < tokenizer.vocab_size() && !is_among(ends, id)) ends.push_back(id);
-  };
-  for (int id : tokenizer.ends) add(id);
-  for (const char* name : kTextEnds) add(tokenizer.bpe->special(name));
   return ends;
 }
 
@@ -46,12 +44,12 @@ inline Tokens end_tokens(const Tokenizer& tokenizer) {
 // What stands around the texts of a chat. {} is a text; what is among `controls` is a token.
 struct ChatForm {
   const char* name;
-  std::vector<const char*> controls;              // the vocabulary has them, and no user's text may
-  const char *system, *question, *opening, *end;  // opening, end: of an answer
-  bool strips;                                    // white space around a text goes
-  std::vector<const char*> signs;                 // what the template's source contains
-  const char* before_system = "";                 // stands before the system text, also where there is none
-  const char* answer = "{}";                      // one that somebody wrote
+  std::vector<const char*> controls;          // the vocabulary has them, and no user's text may
+  const char *system, *before, *after, *end;  // before, after: of a question; end: of an answer
+  bool strips;                                // white space around a text goes
+  std::vector<const char*> signs;             // what the template's source contains
+  const char* before_system = "";             // stands before the system text, also where there is none
+  const char* answer = "{}";                  // one that somebody wrote
   bool strips_answers = strips;
   // Where the system text is a part of a question: it, then the question. That is the first one, or the last.
   const char* with_system = nullptr;
@@ -64,25 +62,25 @@ inline ChatForm llama3(const char* name, const char* sign, const char* before_sy
   return {name,
           {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
           "<|start_header_id|>system<|end_header_id|>\n\n{}<|eot_id|>",
-          "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
-          "<|start_header_id|>assistant<|end_header_id|>\n\n",
+          "<|start_header_id|>user<|end_header_id|>\n\n",
+          "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
           "<|eot_id|>",
           true,
           {"<|start_header_id|>", "<|eot_id|>", sign},
           before_system};
 }
 // marks: whether "[INST]" is a control; the system text is then in the last question.
-inline ChatForm mistral(const char* question, const char* sign, const char* answer, bool marks = false) {
+inline ChatForm mistral(const char* before, const char* after, const char* answer, bool marks = false) {
   std::vector<const char*> controls = {"</s>"};
   if (marks) controls = {"[INST]", "[/INST]", "</s>"};
-  return {"Mistral", controls, "", question, "", "</s>", false, {sign}, "", answer, marks, "{}\n\n{}", marks};
+  return {"Mistral", controls, "", before, after, "</s>", false, {before}, "", answer, marks, "{}\n\n{}", marks};
 }
 inline const std::vector<ChatForm> kChatForms = {
     {"ChatML",  // of Qwen and SmolLM2 too
      {kTurnBegin, kTurnEnd},
      "<|im_start|>system\n{}<|im_end|>\n",
-     "<|im_start|>user\n{}<|im_end|>\n",
-     "<|im_start|>assistant\n",
+     "<|im_start|>user\n",
+     "<|im_end|>\n<|im_start|>assistant\n",
      "<|im_end|>\n",
      false,
      {kTurnBegin, kTurnEnd}},
@@ -91,8 +89,8 @@ inline const std::vector<ChatForm> kChatForms = {
     {"Llama 2",  // each turn is a text of its own
      {"<s>", "</s>"},
      "",
-     "<s>[INST] {} [/INST]",
-     "",
+     "<s>[INST] ",
+     " [/INST]",
      " </s>",
      true,
      {"<<SYS>>", "[INST]"},
@@ -100,12 +98,12 @@ inline const std::vector<ChatForm> kChatForms = {
      " {}",
      true,
      "<<SYS>>\n{}\n<</SYS>>\n\n{}"},
-    mistral("[INST] {}[/INST]", "[INST] ", " {}", true),  // 0.3
-    mistral(" [INST] {} [/INST]", " [INST] ", " {}"),     // 0.2, and 0.1 later on
-    mistral("[INST] {} [/INST]", "[INST] ", "{}"),        // at first
+    mistral("[INST] ", "[/INST]", " {}", true),  // 0.3
+    mistral(" [INST] ", " [/INST]", " {}"),      // 0.2, and 0.1 later on
+    mistral("[INST] ", " [/INST]", "{}"),        // at first
 };
 // The texts alone, line after line: where no template is known.
-inline const ChatForm kLines = {"none", {}, "{}\n", "{}\n", "", "\n", false, {}};
+inline const ChatForm kLines = {"none", {}, "{}\n", "", "\n", "\n", false, {}};
 
 struct ChatTemplate {
   const ChatForm* form = &kLines;
@@ -115,19 +113,13 @@ struct ChatTemplate {
 // The system text that a ChatML template has by itself: a text that it names in quotes, with nothing to fill in.
 inline std::string default_system(const std::string& source) {
   const std::string begin = std::string(kTurnBegin) + "system";
-  size_t end = 0;
   for (size_t at = source.find(begin); at != std::string::npos; at = source.find(begin, at + 1)) {
     const char quote = at > 0 ? source[at - 1] : 0;
-    const size_t from = at + begin.size();
-    if (end < from) end = source.find(kTurnEnd, from);
+    const size_t from = at + begin.size(), end = source.find(kTurnEnd, from);
     if (end == std::string::npos) break;
     if ((quote != '\'' && quote != '"') || source.find(quote, from) < end) continue;
-    std::string text;
-    for (size_t i = from; i < end; i++) {
-      const bool line_end = source.compare(i, 2, "\\n") == 0;
-      text += line_end ? '\n' : source[i];
-      i += line_end;
-    }
+    std::string text = source.substr(from, end - from);
+    for (size_t i = 0; (i = text.find("\\n", i)) != std::string::npos;) text.replace(i, 2, "\n");
     if (text[0] == '\n') return text.substr(1);
   }
   return "";
@@ -163,8 +155,8 @@ class Conversation {
   // system: the text that comes first; "": none. The tokenizer must outlive it. Throws what Tokenizer::encode throws.
   Conversation(const Tokenizer& tokenizer, const ChatForm& form, const std::string& system)
       : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system) {
-    if (tokenizer.begin >= 0 && !is_here(kBegin, form.question)) first_.push_back(tokenizer.begin);
-    const std::string all = form.before_system + stripped(system);
+    if (tokenizer.begin >= 0 && !is_here(kBegin, form.before)) first_.push_back(tokenizer.begin);
+    const std::string all = form.before_system + stripped(system, form.strips);
     if (!all.empty() && !form.with_system) append(first_, written(first_, form.system, all, "the system text"));
   }
 
@@ -172,7 +164,8 @@ class Conversation {
   // then.
   void ask(const std::string& question) {
     const auto asked = [&](const std::string& text) {
-      return written(tokens(), std::string(form_.question) + form_.opening, stripped(text), "the question");
+      return written(tokens(), std::string(form_.before) + "{}" + form_.after, stripped(text, form_.strips),
+                     "the question");
     };
     const Tokens alone = asked(question);
     const bool within = form_.with_system && !system_.empty();  // the system text
@@ -189,26 +182,24 @@ class Conversation {
   }
   // The same, with an answer that somebody wrote.
   void answer(const std::string& text) {
-    answer(
-        written(turns_.back().question, form_.answer, form_.strips_answers ? without_blanks(text) : text, "an answer"));
+    answer(written(turns_.back().question, form_.answer, stripped(text, form_.strips_answers), "an answer"));
   }
   // A model may ask itself, where the template ends a question with a token that ends a text. Then this is what its
   // question follows; and with the question's tokens, all that its answer follows.
   bool may_ask_itself() const {
-    const std::string_view after = std::string_view(form_.question).substr(question_at() + 2);
     return std::any_of(form_.controls.begin(), form_.controls.end(), [&](const char* mark) {
-      return is_here(mark, after) && is_among(ends_, tokenizer_.bpe->special(mark));
+      return is_here(mark, form_.after) && is_among(ends_, tokenizer_.bpe->special(mark));
     });
   }
   Tokens before_question() const {
     Tokens all = first_;
-    append(all, written(all, std::string_view(form_.question).substr(0, question_at())));
+    append(all, written(all, form_.before));
     return all;
   }
   Tokens after_question(const Tokens& question) const {
     Tokens all = before_question();
     append(all, question);
-    append(all, written(all, std::string(form_.question).substr(question_at() + 2) + form_.opening));
+    append(all, written(all, form_.after));
     return all;
   }
   // Forgets the last turn.
@@ -247,15 +238,14 @@ class Conversation {
   };
   static constexpr const char* kBegin = "<s>";
 
-  size_t question_at() const { return std::string_view(form_.question).find("{}"); }
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
   static bool is_here(std::string_view mark, std::string_view text) { return text.substr(0, mark.size()) == mark; }
-  static std::string without_blanks(const std::string& text) {
+  static std::string stripped(const std::string& text, bool strips) {
     const char* const white = " \t\n\v\f\r";
     const size_t first = text.find_first_not_of(white);
+    if (!strips) return text;
     return first == text.npos ? "" : text.substr(first, text.find_last_not_of(white) - first + 1);
   }
-  std::string stripped(const std::string& text) const { return form_.strips ? without_blanks(text) : text; }
 
   // What the template writes around a text, behind these tokens. What stands between two controls is encoded as one
   // text: a line end may join what follows it.

@@ -21,14 +21,13 @@ struct Distilling {
   Options options;
   std::string wanted = "100k", out_file, text_file;
   double tokens = 0;  // that the model is to write: `wanted`
-  float ask_temperature = 1;
+  Sampling asking;    // of its own questions
   int batch = 0;
 };
 
 Command describe(Distilling& d) {
   Options& o = d.options;
   o.max_new_tokens = 300;
-  const std::vector<Flag> text = text_flags(o);
   return {
       "nanospec distill",
       "Lets a model write texts, from which drafters learn what it says. A chat model asks itself questions and "
@@ -37,23 +36,23 @@ Command describe(Distilling& d) {
       "a minute\n"
       "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data build/said.jsonl --overwrite\n"
       "nanospec distill --model runs/small --text data/*shakespeare.txt --out build/lines.jsonl\n",
-      together(
-          {{text[0],
-            text[1],
-            {"--tokens", "N", &d.wanted, "how many tokens the model writes: 5000, 100k, 2M"},
-            {"--out", "FILE", &d.out_file, "where the texts go, a line for each. After Ctrl-C the same command goes on",
-             written(true)},
-            {"--prompts", "FILE", &o.prompts_file,
-             "instead of its own questions: one {\"prompt\": \"...\"} per line; the texts end with them"},
-            {"--text", "FILE", &d.text_file, "instead: it continues pieces of this text"},
-            {"--max_new_tokens", "N", &o.max_new_tokens, "the most tokens of a text", from(1, 1e9)},
-            {"--ask_temperature", "T", &d.ask_temperature, "the temperature of its own questions", from(0.1, kHottest)},
-            model_text_flags(o).front(),
-            {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
-             from(0, 4096)}},
-           sampling_flags(o),
-           machine_flags(o),
-           {heading("Output"), {"--quiet", "", &o.settings.quiet, "no progress, no summary"}}})};
+      together({{text_flags(o)[0],
+                 text_flags(o)[1],
+                 {"--tokens", "N", &d.wanted, "how many tokens the model writes: 5000, 100k, 2M"},
+                 {"--out", "FILE", &d.out_file,
+                  "where the texts go, a line for each. After Ctrl-C the same command goes on", written(true)},
+                 {"--prompts", "FILE", &o.prompts_file,
+                  "instead of its own questions: one {\"prompt\": \"...\"} per line; the texts end with them"},
+                 {"--text", "FILE", &d.text_file, "instead: it continues pieces of this text"},
+                 {"--max_new_tokens", "N", &o.max_new_tokens, "the most tokens of a text", from(1, 1e9)},
+                 {"--ask_temperature", "T", &d.asking.temperature, "the temperature of its own questions",
+                  from(0.1, kHottest)},
+                 model_text_flags(o).front(),
+                 {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
+                  from(0, 4096)}},
+                sampling_flags(o),
+                machine_flags(o),
+                {heading("Output"), {"--quiet", "", &o.settings.quiet, "no progress, no summary"}}})};
 }
 
 // "2M" as 2,000,000. Throws invalid_argument.
@@ -78,6 +77,7 @@ void check_command_line(Distilling& d) {
     refuse_usage("--prompts and --text are two sources: nanospec distill: leave one of them out");
   check_outputs(o.given, {});
   choose_sampling(o);
+  d.asking.seed = o.sampling.seed;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ Source source_of(const Distilling& d, const Engine& engine) {
   return source;
 }
 
-struct Writing : SaidText {
-  bool ended = false;  // by a token that ends a text
+struct Writing : SaidText {  // its text is that of its tokens
+  bool ended = false;        // by a token that ends a text
   bool done = false;
 };
 
@@ -133,10 +133,9 @@ Writing begun(const Distilling& d, const Engine& engine, const Source& source, s
   } else {
     const uint64_t drawn = random_bits(d.options.sampling.seed, 0, kStreamInitialize, index, 0);
     const auto place = source.text.begin() + long(drawn % (source.text.size() - size_t(source.piece)));
-    const Tokens piece(place, place + source.piece);
-    w.question = text_of(engine, piece);
+    w.question = text_of(engine, {place, place + source.piece});
     if (engine.tokenizer().begin >= 0) w.tokens.push_back(engine.tokenizer().begin);
-    w.tokens.insert(w.tokens.end(), piece.begin(), piece.end());
+    w.tokens.insert(w.tokens.end(), place, place + source.piece);
   }
   w.begin = w.tokens.size();
   return w;
@@ -179,7 +178,7 @@ class Distiller {
     const Options& o = d.options;
     const Sampling& s = o.sampling;
     const Json all = Json::array({name_of(o.settings.model), engine.dtype(), o.settings.cache_dtype, engine.context(),
-                                  o.max_new_tokens, d.ask_temperature, s.temperature, s.top_k, s.top_p, s.min_p,
+                                  o.max_new_tokens, d.asking.temperature, s.temperature, s.top_k, s.top_p, s.min_p,
                                   s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.seed,
                                   source_.prompts, source_.text});
     hash_ = hash_of(json_text(all, -1));
@@ -188,12 +187,12 @@ class Distiller {
   // Goes on with the file. Returns whether the texts are as many as were wanted.
   bool run() {
     const Written before = find_written(d_.out_file, [&](size_t i) { return line_head(i, hash_); });
-    read_written(before);
+    const int vocab = std::max(engine_.config().vocab_size, engine_.tokenizer().vocab_size());
+    const std::string lines = before.texts == 0 ? "" : read_file(d_.out_file).substr(0, before.bytes);
+    each_said(lines, d_.out_file, vocab, tokenizer_, [&](const SaidText& said) { take(said); });
     at_first_ = tokens_;
     if (enough()) return true;
-    const OpenFile output{open_output(d_.out_file, before)};
-    output_ = output.handle;
-    first_ = next_ = before.texts;
+    output_.handle = open_output(d_.out_file, before);
     for (int seat = 0; seat < engine_.seats(); seat++) start();
     try {
       engine_.generate(kPlain, requests_);
@@ -209,7 +208,7 @@ class Distiller {
                      thousands(median(lengths_)));
     if (seconds_ > 0) text += filled(": {} tok/s", thousands(ratio(written_now_, seconds_)));
     text += filled(" (batch {}; {})\nheld out: {}", engine_.seats(), machine_text(d_.options.settings, engine_),
-                   count(double(held_out_), "text"));
+                   count(std::count_if(asked_.begin(), asked_.end(), is_held_out), "text"));
     for (const auto& [why, n] : dropped_)
       text += filled("; dropped, {}: {} of {}", why, percent(n, next_line_), count(next_line_, "text"));
     return text + "\n";
@@ -220,66 +219,35 @@ class Distiller {
     return tokens_ >= d_.tokens || (!source_.prompts.empty() && next_line_ >= source_.prompts.size());
   }
 
-  // What the lines of an earlier run say.
-  void read_written(const Written& before) {
-    if (before.texts == 0) return;
-    const int vocab = std::max(engine_.config().vocab_size, engine_.tokenizer().vocab_size());
-    each_said(read_file(d_.out_file).substr(0, before.bytes), d_.out_file, vocab, tokenizer_,
-              [&](const SaidText& said) {
-                if (said.dropped.empty()) count_text(said.question, said.tokens.size() - said.begin);
-                else dropped_[said.dropped]++;
-                next_line_++;
-              });
-  }
-  void count_text(const std::string& question, size_t tokens) {
-    asked_.insert(question);
-    tokens_ += double(tokens);
-    lengths_.push_back(double(tokens));
-    held_out_ += is_held_out(question);
+  // Counts the text of the next line.
+  void take(const SaidText& said) {
+    next_line_++;
+    if (said.dropped.empty()) {
+      asked_.insert(said.question);
+      lengths_.push_back(double(said.tokens.size() - said.begin));
+      tokens_ += lengths_.back();
+    } else dropped_[said.dropped]++;
   }
 
   // Begins the next text.
   void start() {
-    if (!source_.prompts.empty() && next_ >= source_.prompts.size()) return;
-    const size_t index = next_++;
-    if (!source_.asks_itself()) {
-      texts_open_.push_back(begun(d_, engine_, source_, index));
-      return answer(index);
-    }
-    texts_open_.emplace_back();
-    Sampling sampling;
-    sampling.seed = d_.options.sampling.seed;
-    sampling.temperature = d_.ask_temperature;
-    write(index, true, source_.talk->before_question(), sampling, kMostAsked, [this, index](const Tokens& question) {
-      Writing& w = text(index);
-      w.question = text_of(engine_, question);
-      const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
-      w.tokens = source_.talk->after_question(question);
-      w.begin = w.tokens.size();
-      if (w.ended && !blank) answer(index);
-      else finish(index);  // nothing written
-    });
+    const size_t index = next_line_ + open_.size();
+    if (!source_.prompts.empty() && index >= source_.prompts.size()) return;
+    open_.push_back(source_.asks_itself() ? Writing() : begun(d_, engine_, source_, index));
+    write(index);
   }
-  void answer(size_t index) {
-    write(index, false, text(index).tokens, d_.options.sampling, d_.options.max_new_tokens,
-          [this, index](const Tokens& tokens) {
-            Writing& w = text(index);
-            w.tokens.insert(w.tokens.end(), tokens.begin(), tokens.end());
-            w.text = text_of(engine_, tokens);
-            finish(index);
-          });
-  }
-  // Asks the engine for a text, and calls then(tokens) at its end, without the token that ended it.
-  void write(size_t index, bool asks, const Tokens& prompt, const Sampling& sampling, int most,
-             const std::function<void(const Tokens&)>& then) {
-    const auto tokens = std::make_shared<Tokens>();
-    requests_.push_back({prompt, sampling, most});
-    requests_.back().sampling.sequence = uint32_t(2 * index + asks);
-    requests_.back().on_token = [this, index, asks, tokens](int token) {
+  // Asks the engine for tokens: for a question, where there is none yet; then for its answer.
+  void write(size_t index) {
+    const bool asks = source_.asks_itself() && text(index).begin == 0;
+    Sampling sampling = asks ? d_.asking : d_.options.sampling;
+    sampling.sequence = uint32_t(2 * index + asks);
+    requests_.push_back({asks ? source_.talk->before_question() : text(index).tokens, sampling,
+                         asks ? kMostAsked : d_.options.max_new_tokens});
+    requests_.back().on_token = [this, index, asks](int token) {
       if (interrupted()) throw Interrupted();
       Writing& w = text(index);
       w.ended = is_among(ends_, token);
-      if (!w.ended) tokens->push_back(token);
+      if (!w.ended) w.tokens.push_back(token);
       written_now_++;
       answered_ += !asks;
       if (progress_.due())
@@ -288,45 +256,49 @@ class Distiller {
                               progress_.left(answered_, d_.tokens - at_first_)));
       return !w.ended;
     };
-    requests_.back().on_end = [tokens, then](const Stats&) { then(*tokens); };
+    requests_.back().on_end = [this, index, asks](const Stats&) { asks ? take_question(index) : finish(index); };
+  }
+  void take_question(size_t index) {
+    Writing& w = text(index);
+    w.question = text_of(engine_, w.tokens);
+    const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
+    w.tokens = source_.talk->after_question(w.tokens);
+    w.begin = w.tokens.size();
+    if (w.ended && !blank) write(index);
+    else finish(index);  // nothing written
   }
   // Writes what is done, in order, and begins another text.
   void finish(size_t index) {
     text(index).done = true;
-    for (; next_line_ < next_ && text(next_line_).done; next_line_++) {
-      Writing& w = text(next_line_);
-      if (const int error = write_all(output_, {line_of(w)})) refuse_path("cannot write the file", d_.out_file, error);
-      w = Writing();
+    while (!open_.empty() && open_.front().done) {
+      Writing& w = open_.front();
+      w.dropped = why_dropped(w, asked_);
+      if (const int error = write_all(output_.handle, {line_of(w)}))
+        refuse_path("cannot write the file", d_.out_file, error);
+      dropped_in_a_row_ = w.dropped.empty() ? 0 : dropped_in_a_row_ + 1;
+      if (!w.dropped.empty()) answered_ -= double(w.tokens.size() - w.begin);
+      take(w);
+      open_.pop_front();
       if (dropped_in_a_row_ == kMostDropped)
         refuse(filled("of the last {} texts none could be kept", kMostDropped), printable(d_.out_file, 300),
                "docs/commands.md says why a text is dropped; try --prompts FILE, or another --temperature");
-      if (enough()) {
-        next_line_++;
-        throw Interrupted();
-      }
+      if (enough()) throw Interrupted();
     }
     start();
   }
-  std::string line_of(const Writing& w) {
-    const std::string why = why_dropped(w, asked_);
-    dropped_in_a_row_ = why.empty() ? 0 : dropped_in_a_row_ + 1;
-    OrderedJson json = {{"dropped", why}};
-    if (why.empty()) {
-      count_text(w.question, w.tokens.size() - w.begin);
+  std::string line_of(const Writing& w) const {
+    OrderedJson json = {{"dropped", w.dropped}};
+    if (w.dropped.empty())
       json = {{"question", w.question},
-              {"text", w.text},
+              {"text", text_of(engine_, {w.tokens.begin() + long(w.begin), w.tokens.end()})},
               {"held_out", is_held_out(w.question)},
               {"ended_by", w.ended ? "end of text" : "length"},
               {"tokenizer", tokenizer_},
               {"begin", w.begin},
               {"tokens", w.tokens}};
-    } else {
-      dropped_[why]++;
-      answered_ -= double(w.tokens.size() - w.begin);
-    }
     return line_head(next_line_, hash_) + json_text(json, -1).substr(1);
   }
-  Writing& text(size_t index) { return texts_open_[index - first_]; }
+  Writing& text(size_t index) { return open_[index - next_line_]; }
 
   const Distilling& d_;
   Engine& engine_;
@@ -335,15 +307,14 @@ class Distiller {
   const std::string tokenizer_ = tokenizer_hash(d_.options.settings.model);
   std::string hash_;
   std::deque<Request> requests_;
-  std::deque<Writing> texts_open_;               // from first_ on
-  size_t first_ = 0, next_ = 0, next_line_ = 0;  // of this run; to be begun; to be written
-  int output_ = -1;
+  std::deque<Writing> open_;  // from next_line_ on
+  size_t next_line_ = 0;      // to be written
+  OpenFile output_{-1};
   Progress progress_{d_.options.settings.quiet};
   double seconds_ = 0, written_now_ = 0, answered_ = 0;  // of this run: tokens, and those of answers
   // Of the file:
   double tokens_ = 0, at_first_ = 0;  // at_first_: when this run began
-  size_t held_out_ = 0;
-  std::vector<double> lengths_;  // of its texts, in tokens
+  std::vector<double> lengths_;       // of its texts, in tokens
   std::set<std::string> asked_;
   std::map<std::string, size_t> dropped_;
   int dropped_in_a_row_ = 0;  // by this run

@@ -24,12 +24,6 @@ struct Indexing {
   double bytes = 0;    // of the texts
   size_t counted = 0;  // texts
   Metadata metadata;   // names and hashes of the texts, and the tokenizer's
-
-  std::vector<std::string> all() const {
-    std::vector<std::string> files = texts;
-    if (!said_file.empty()) files.push_back(said_file);
-    return files;
-  }
 };
 
 Command describe(Indexing& i) {
@@ -53,10 +47,10 @@ Command describe(Indexing& i) {
 }
 
 // Throws runtime_error where nothing may be written at `path`, or a text would be lost by it.
-void check_place(const Indexing& i, const std::string& path) {
+void check_place(const Indexing& i, const std::vector<std::string>& texts, const std::string& path) {
   if (std::filesystem::exists(path) && !i.overwrite)
     refuse("the model has counts already", printable(path, 300), "--overwrite replaces them");
-  for (const std::string& text : i.all())
+  for (const std::string& text : texts)
     if (same_file(text, path)) refuse("the counts would be written over a text", printable(path, 300), "move the text");
   check_writable(path);
 }
@@ -77,12 +71,11 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
   constexpr size_t kTurn = 1 << 16;  // tokens
   const std::string text = text_of(i, path);
   preparing.step("encoding " + printable(path));
-  const std::function<void(double)> told = preparing.told();
   size_t done = 0;
   const auto put = [&](int id) {
     i.tokens.push_back(id);
     done += tokenizer.decode(id).size();
-    if (i.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
+    if (i.tokens.size() % kTurn == 0) preparing.told()(double(done) / double(text.size()));
   };
   tokenizer.encode_to(put, text, printable(path, 300));
   i.bytes += double(text.size());
@@ -116,14 +109,15 @@ int index_command(int argc, char** argv) {
   Indexing i;
   const Given given = parse_flags(describe(i), argc, argv);
   if (given.help) return 0;
-  const std::vector<std::string> files = i.all();
+  std::vector<std::string> files = i.texts;
+  if (!i.said_file.empty()) files.push_back(i.said_file);
   if (files.empty())
     refuse_usage("there is nothing to count: nanospec index: add --text FILE..., or --data FILE by nanospec distill");
   const std::string path = ngram_path(i.model);
   std::optional<LockedFolder> folder;  // a GGUF file's folder is not ours to lock
   if (!is_gguf(i.model)) folder.emplace(i.model, "wait for its end");
   i.metadata["tokenizer"] = tokenizer_hash(i.model);  // or it says which file is missing
-  check_place(i, path);
+  check_place(i, files, path);
 
   double bytes = 0;
   for (const std::string& file : files) bytes += file_bytes(file);

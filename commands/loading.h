@@ -15,9 +15,9 @@ inline Dtype stored_as(const Loaded& loaded) {
   return std::max_element(numbers.begin(), numbers.end(), [](auto& a, auto& b) { return a.second < b.second; })->first;
 }
 
-// Lets the tensors of a file that stays mapped be read as before, but tells how far it is where that takes longer than
-// a second.
-inline void show_loading(Loaded& loaded, const Settings& s) {
+// The same model of a file that stays mapped: its tensors are read as before, but it tells how far that is where it
+// takes longer than a second.
+inline Loaded show_loading(Loaded loaded, const Settings& s) {
   const auto progress = std::make_shared<Progress>(s.quiet, 1);
   const auto done = std::make_shared<double>(0);
   const double all = double(parameter_count(loaded.config));
@@ -32,16 +32,13 @@ inline void show_loading(Loaded& loaded, const Settings& s) {
   };
   loaded.tensors.read = counted(loaded.tensors.read);
   loaded.tensors.blocks = counted(loaded.tensors.blocks);
+  return loaded;
 }
 
 // dtype, cache_dtype: how weights, keys and values will be stored. Throws what load_gguf and load_model throw, and
 // runtime_error where the context cannot be the one that is wanted.
 inline Loaded load(const Settings& s, Dtype dtype, Dtype cache_dtype) {
-  if (is_gguf(s.model)) {
-    Loaded loaded = load_gguf(read_gguf(s.model), s.context, dtype, cache_dtype);
-    show_loading(loaded, s);
-    return loaded;
-  }
+  if (is_gguf(s.model)) return show_loading(load_gguf(read_gguf(s.model), s.context, dtype, cache_dtype), s);
   Loaded loaded = load_model(s.model);
   const int block = loaded.config.block_size;
   if (s.context != 0 && s.context != block)

@@ -21,7 +21,6 @@ struct Reading {
 
   NamedText text;
   Tokens tokens;
-  int begin = -1;                // the token that the model wants before every text
   size_t windows = 0, done = 0;  // how many are to be read, and have been
   MeanLoss loss;
   double counted = 0;  // bytes of the tokens that count
@@ -65,7 +64,6 @@ void check_command_line(Reading& m) {
     refuse_usage("there is no text{}: nanospec perplexity: add --text FILE",
                  is_gguf(o.settings.model) ? "" : ", and " + not_found_text(o.settings.model));
   check_outputs(o.given, {o.data_file});
-  o.settings.budget = 0;
   o.settings.rows = kRows;
 }
 
@@ -88,9 +86,9 @@ void cut(Reading& m, const Engine& engine) {
   if (m.options.given.has("--window") && m.window > block)
     refuse_usage("the model sees at most {} tokens: --window {}: give a smaller one", block, m.window);
   m.window = std::min(m.window, block);
-  m.begin = engine.tokenizer().begin;
+  const int begin = engine.tokenizer().begin;  // the token that the model wants before every text
   m.tokens = engine.tokenizer().encode(m.text.bytes, m.text.name);
-  if (m.begin >= 0) m.tokens.insert(m.tokens.begin(), m.begin);
+  if (begin >= 0) m.tokens.insert(m.tokens.begin(), begin);
   m.windows = m.tokens.size() / size_t(m.window);
   if (m.windows == 0)
     refuse(filled("the text has {}, less than a window of {}", count(m.tokens.size(), "token"), m.window), m.text.name,
@@ -104,7 +102,7 @@ void measure(Reading& m, Engine& engine) {
   while (m.done < m.windows && !interrupted()) {
     const auto from = m.tokens.begin() + long(m.done * size_t(m.window));
     Tokens window(from, from + m.window);
-    if (m.begin >= 0) window[0] = m.begin;
+    if (engine.tokenizer().begin >= 0) window[0] = engine.tokenizer().begin;
     for (double loss : engine.losses(window, m.first())) m.loss.add(loss);
     for (size_t i = size_t(m.first()); i < window.size(); i++) m.counted += double(engine.decode(window[i]).size());
     m.done++;
@@ -143,7 +141,7 @@ OrderedJson stats_json(const Reading& m, const Engine& engine) {
                       {"window", m.window},
                       {"windows", m.done},
                       {"whole", m.done == m.windows},
-                      {"begin_token", m.begin},
+                      {"begin_token", engine.tokenizer().begin},
                       {"seconds", m.seconds},
                       {"tokens_per_second", ratio(m.read(), m.seconds)},
                       {"text", m.text.name},

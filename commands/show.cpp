@@ -151,12 +151,11 @@ int show_command(int argc, char** argv) {
   OrderedJson iterations = OrderedJson::array();
   size_t bytes = 0;
   bool full = false;  // the page
-  Observation observation;
-  observation.on_iteration = [&](const IterationReport& report) {
+  const Observation observation = {[&](const IterationReport& report) {
     iterations.push_back(report_json(report, engine, s.options));
     bytes += script_json(iterations.back()).size();
     full = iterations.size() >= kMostForwards || bytes >= kMostBytes;
-  };
+  }};
   const Timed watched = timed(engine, s, s.options.method, tokens, asked, "looking at each tree", observation, full);
   const int wanted = int(watched.times.size());
   const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
@@ -180,8 +179,7 @@ int show_command(int argc, char** argv) {
                       {"tokens", texts_of(engine, watched.generated.tokens)},
                       {"iterations", std::move(iterations)}};
   std::string page = kPage;
-  const size_t place = page.find(kPlaceOfData);
-  page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
+  page.replace(page.find(kPlaceOfData), strlen(kPlaceOfData), script_json(data));
   write_file(s.html_file, page);
   if (!s.options.settings.quiet)
     print_out(filled("wrote {}: {} of {}, {}{}; open it in a browser\n", s.html_file,

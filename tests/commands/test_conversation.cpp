@@ -193,7 +193,7 @@ TEST_CASE("conversation: a system text that stands in a question stays when turn
       return n;
     };
     CHECK(times("Be brief.") == 1);
-    CHECK(times("<s>") == (form.question[0] == '<' ? 3 : 1));
+    CHECK(times("<s>") == (form.before[0] == '<' ? 3 : 1));
     CHECK(talk.fit(int(talk.tokens().size()) - 1) == 1);
     CHECK(times("one") == 0);
     CHECK(times("Be brief.") == 1);
