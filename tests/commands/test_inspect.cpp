@@ -153,6 +153,12 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   };
   CHECK(begin_of_llama3("") == "1 <|im_start|>");  // as llama.cpp does where a file does not say
   CHECK(begin_of_llama3(std::string(1, '\0')) == "nothing");
+
+  const Json odd = gguf_inspected(llama_with_tokenizer(), [](Draft& d) {
+    d.set(list("tokenizer.ggml.token_type", uint32_t(GgufKind::i32), 1, raw(int32_t(7))));
+  });
+  CHECK(contains(obstacles(odd), "token_type"));
+  CHECK(odd["tokenizer"]["tokens"] == 1001);
 }
 
 TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space and a token before a text") {
