@@ -1,6 +1,8 @@
 // commands/commands.cpp: see commands.h.
 #include "commands/commands.h"
 
+#include <charconv>
+
 #include "commands/calibration.h"
 #include "files/advice.h"
 #include "files/tables.h"
@@ -171,26 +173,12 @@ void check_held_out(const std::string& model, const std::string& text, const std
          "prompts from here are not held out from that; give --data that text");
 }
 
-NamedText text_in(const std::string& path) {
-  if (path == "-") return {"standard input", read_file("/dev/stdin")};
-  return {printable(path, 300), read_file(path)};
-}
-
-std::string read_prompt(const Options& options) {
-  return options.given.has("--prompt_file") ? text_in(options.prompt_file).bytes : options.prompt;
-}
-
 std::vector<std::string> read_prompts(const Options& options) {
   if (options.given.has("--prompts"))
     return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
   if (options.given.has("--data") || !options.data_file.empty())
     return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes, options.settings.model);
   return {read_prompt(options)};
-}
-
-size_t character_from(const std::string& text, size_t at) {
-  while (at < text.size() && (text[at] & 0xc0) == 0x80) at++;
-  return at;
 }
 
 size_t held_out_begin(const std::string& text) {
@@ -220,28 +208,6 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
-void check_chat(const Options& options, const std::string& command) {
-  if (options.given.has("--system") && !options.chat)
-    refuse_usage("--system is part of a chat: {}: add --chat, or put it into the prompt", command);
-}
-
-Conversation conversation_of(const Engine& engine, const Options& options) {
-  return begin_conversation(engine.tokenizer(), options.settings.model,
-                            options.given.has("--system") ? std::optional(options.system) : std::nullopt);
-}
-
-Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what) {
-  if (!options.chat) return engine.encode_prompt(prompt, what);
-  if (prompt.empty()) refuse("an empty question", what, "give at least one character");
-  Conversation talk = conversation_of(engine, options);
-  talk.ask(prompt);
-  return talk.tokens();
-}
-
-Tokens ends_of(const Options& o, const Engine& engine) {
-  return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
-}
-
 Generated continue_text(Engine& engine, const Options& options, const Method& method, const Tokens& prompt,
                         int max_new_tokens, const OnToken& on_token, const Observation& observation,
                         uint32_t sequence) {
@@ -253,10 +219,6 @@ Generated continue_text(Engine& engine, const Options& options, const Method& me
     return on_token(token, ends) && !ends && !interrupted();
   };
   return engine.generate(method, sampling, prompt, max_new_tokens, goes_on, observation);
-}
-
-std::string machine_text(const Settings& settings, const Engine& engine) {
-  return engine.device() + ", " + numbers_text(settings, engine) + ", " + count(engine.threads(), "thread");
 }
 
 std::string sampling_text(const Sampling& s) {
@@ -290,10 +252,6 @@ Meaning read_method(const Method& method, int budget) {
   meaning.ahead = parse_ahead(method.ahead);
   check_ahead(meaning.ahead, meaning.rule);
   return meaning;
-}
-
-void make_room(Settings& settings, const std::vector<Method>& methods) {
-  for (const Method& method : methods) settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
 }
 
 void check_methods(const std::vector<Method>& methods, Options& options) {
@@ -347,9 +305,7 @@ std::vector<Flag> speculation_flags(Options& o) {
       heading("Speculation"),
       {"--drafter", "WORD", &o.method.drafter,
        "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") +
-           "; for a GGUF file, or a folder without bigrams, "
-           "the default is " +
-           kTextDrafter},
+           "; for a GGUF file, or a folder without bigrams, the default is " + kTextDrafter},
       {"--shape", "SHAPE", &o.method.shape,
        "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
@@ -431,10 +387,6 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
   return methods;
 }
 
-std::string numbers_text(const Settings& settings, const Engine& engine) {
-  return engine.dtype() + (settings.cache_dtype == "fp32" ? "" : ", cache " + settings.cache_dtype);
-}
-
 std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
   return as_word(method.drafter) + " " + as_word(method.shape) +
@@ -447,15 +399,6 @@ int most_nodes(const Method& method, int budget) {
   const Meaning meaning = read_method(method, budget);
   if (meaning.plain()) return 0;
   return meaning.shape.plan ? meaning.shape.plan->nodes() : meaning.shape.budget;
-}
-
-Promise promise_of(const Method& method) {
-  const Meaning meaning = read_method(method, kMaxBudget);
-  return meaning.plain() ? Promise::kSameBytes : about(meaning.rule).promise;
-}
-
-std::string flaw(Promise promise) {
-  return promise == Promise::kBiased ? "biased" : promise == Promise::kLossy ? "lossy" : "";
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -477,10 +420,6 @@ void add(Stats& sum, const Stats& part) {
       sum.reliability[i].*chance += part.reliability[i].*chance;
   }
   add(sum.ahead, part.ahead);
-}
-
-double gigabytes_per_second(const Engine& engine, const Stats& stats) {
-  return ratio(engine.weight_bytes() * double(stats.target_forwards), stats.seconds_forward) / 1e9;
 }
 
 // Seconds and what follows from them: null where they are not known.
@@ -544,11 +483,8 @@ OrderedJson stats_json(const Engine& engine, const Stats& stats) {
 }
 
 double as_typed(float x) {
-  char text[32];
-  for (int digits = 7; digits <= 9; digits++) {  // nine tell all floats apart
-    snprintf(text, sizeof text, "%.*g", digits, double(x));
-    if (strtof(text, nullptr) == x) break;
-  }
+  char text[32] = {};
+  std::to_chars(text, std::end(text), x);  // as few digits as tell it from all other floats
   return strtod(text, nullptr);
 }
 
@@ -586,14 +522,6 @@ OrderedJson method_json(const Method& method) {
   if (method.budget > 0) json["budget"] = method.budget;
   if (!method.knows_noise) json["noise"] = "unknown";
   if (method.ahead != "off") json["ahead_wanted"] = method.ahead;
-  return json;
-}
-
-OrderedJson run_json(const Options& options, const Engine& engine, const Stats& stats) {
-  OrderedJson json = stats_json(engine, stats);
-  json.update(method_json(options.method));
-  json.update(settings_json(options, engine));
-  json["context"] = engine.context();
   return json;
 }
 

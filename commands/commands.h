@@ -20,7 +20,7 @@
 #include "commands/conversation.h"
 #include "commands/engine.h"
 #include "files/drafters.h"
-#include "files/safetensors.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -74,7 +74,10 @@ std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_d
 void check_options(const Options& options);
 
 // Throws std::invalid_argument where a system text is given for no chat.
-void check_chat(const Options& options, const std::string& command);
+inline void check_chat(const Options& options, const std::string& command) {
+  if (options.given.has("--system") && !options.chat)
+    refuse_usage("--system is part of a chat: {}: add --chat, or put it into the prompt", command);
+}
 
 // What is not given of temperature, top_k and top_p becomes what the model's files advise (files/advice.h), with a
 // note. Throws std::runtime_error where they cannot be read.
@@ -101,17 +104,25 @@ void check_held_out(const std::string& model, const std::string& text, const std
 struct NamedText {
   std::string name, bytes;
 };
-NamedText text_in(const std::string& path);
+inline NamedText text_in(const std::string& path) {
+  if (path == "-") return {"standard input", read_file("/dev/stdin")};
+  return {printable(path, 300), read_file(path)};
+}
 
 // The text of --prompt, or of --prompt_file byte for byte ("-": standard input). Throws std::runtime_error where it is
 // empty or unreadable.
-std::string read_prompt(const Options& options);
+inline std::string read_prompt(const Options& options) {
+  return options.given.has("--prompt_file") ? text_in(options.prompt_file).bytes : options.prompt;
+}
 
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
 std::vector<std::string> read_prompts(const Options& options);
 
 // The first place from `at` on where a character of UTF-8 begins, or the text ends.
-size_t character_from(const std::string& text, size_t at);
+inline size_t character_from(const std::string& text, size_t at) {
+  while (at < text.size() && (text[at] & 0xc0) == 0x80) at++;
+  return at;
+}
 
 // Where the part of a text begins that train_gpt holds out: its last tenth, in characters.
 size_t held_out_begin(const std::string& text);
@@ -124,10 +135,10 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
 // A conversation by the model's own template.
-Conversation conversation_of(const Engine& engine, const Options& options);
-// The prompt's tokens; of a chat, as a question in the model's template. What it says is plain text, as in
-// "<|im_end|>"; the template alone brings control tokens. what: the prompt's name in errors.
-Tokens encode_prompt(const Engine& engine, const Options& options, const std::string& prompt, const std::string& what);
+inline Conversation conversation_of(const Engine& engine, const Options& options) {
+  return begin_conversation(engine.tokenizer(), options.settings.model,
+                            options.given.has("--system") ? std::optional(options.system) : std::nullopt);
+}
 
 // Texts decode side by side: `batch` of them, or, if that is 0, as many as mostly pay and as memory has room for.
 inline void choose_seats(Settings& settings, size_t texts, int batch = 0) {
@@ -136,7 +147,9 @@ inline void choose_seats(Settings& settings, size_t texts, int batch = 0) {
 }
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
-Tokens ends_of(const Options& options, const Engine& engine);
+inline Tokens ends_of(const Options& options, const Engine& engine) {
+  return options.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
+}
 
 // Continues a prompt, as every command does: the text ends with an end-of-text token (`ends`; it is no part of what
 // people read), with a Ctrl-C, and where on_token returns false. sequence: texts of different ones have noise of their
@@ -146,8 +159,13 @@ Generated continue_text(Engine& engine, const Options& options, const Method& me
                         int max_new_tokens, const OnToken& on_token, const Observation& observation = {},
                         uint32_t sequence = 0);
 
+inline std::string numbers_text(const Settings& settings, const Engine& engine) {  // "fp32", "bf16, cache bf16"
+  return engine.dtype() + (settings.cache_dtype == "fp32" ? "" : ", cache " + settings.cache_dtype);
+}
 // The machine and the numbers, as lines for people end: "cpu, fp32, 2 threads".
-std::string machine_text(const Settings& settings, const Engine& engine);
+inline std::string machine_text(const Settings& settings, const Engine& engine) {
+  return engine.device() + ", " + numbers_text(settings, engine) + ", " + count(engine.threads(), "thread");
+}
 
 std::string sampling_text(const Sampling& sampling);  // "temperature 0.7, top_p 0.95"
 
@@ -170,8 +188,12 @@ struct Meaning {
 // drafting ahead.
 Meaning read_method(const Method& method, int budget);
 
+// The nodes of the largest tree that the method may draft.
+int most_nodes(const Method& method, int budget);
 // Gives a forward the rows that the methods' trees may have, if it has fewer.
-void make_room(Settings& settings, const std::vector<Method>& methods);
+inline void make_room(Settings& settings, const std::vector<Method>& methods) {
+  for (const Method& method : methods) settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
+}
 
 // Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
 // methods' trees. Throws std::invalid_argument and std::runtime_error.
@@ -201,13 +223,13 @@ std::vector<Method> parse_methods(const std::string& text, int budget);
 
 std::string method_text(const Method& method);  // as parse_methods reads it
 
-std::string numbers_text(const Settings& settings, const Engine& engine);  // "fp32", "bf16, cache bf16"
-
-// The nodes of the largest tree that the method may draft.
-int most_nodes(const Method& method, int budget);
-
-Promise promise_of(const Method& method);  // what its text is to plain decoding's
-std::string flaw(Promise promise);         // "biased", "lossy"; "" where the distribution is the target's
+inline Promise promise_of(const Method& method) {  // what its text is to plain decoding's
+  const Meaning meaning = read_method(method, kMaxBudget);
+  return meaning.plain() ? Promise::kSameBytes : about(meaning.rule).promise;
+}
+inline std::string flaw(Promise promise) {  // "biased", "lossy"; "" where the distribution is the target's
+  return promise == Promise::kBiased ? "biased" : promise == Promise::kLossy ? "lossy" : "";
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
@@ -215,7 +237,9 @@ std::string flaw(Promise promise);         // "biased", "lossy"; "" where the di
 inline double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 double as_typed(float x);  // 0.7f as 0.7, not as 0.699999988
 void add(Stats& sum, const Stats& part);
-double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
+inline double gigabytes_per_second(const Engine& engine, const Stats& stats) {  // of weights, while the target ran
+  return ratio(engine.weight_bytes() * double(stats.target_forwards), stats.seconds_forward) / 1e9;
+}
 
 // Every field of Stats and those that follow from it, under the names that scripts read.
 OrderedJson stats_json(const Engine& engine, const Stats& stats);
@@ -223,8 +247,6 @@ OrderedJson sampling_json(const Sampling& sampling);
 // Model, device, types; sampling, where the command generates; memory.
 OrderedJson settings_json(const Options& options, const Engine& engine, bool generates = true);
 OrderedJson method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
-// All of these, of a command with one method.
-OrderedJson run_json(const Options& options, const Engine& engine, const Stats& stats);
 
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);

@@ -32,8 +32,7 @@ Command describe(Comparison& c) {
                       "name in quotes if it has blanks; see build/nanospec help drafters, shapes, rules; for a GGUF "
                       "file, or a folder without bigrams, the default is " +
                           std::string(kTextMethods)},
-                     {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
-                      from(0, kMaxBudget)},
+                     speculation_flags(c.options)[3],  // budget
                      {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
                     sampling_flags(c.options),
                     machine_flags(c.options),
@@ -63,17 +62,12 @@ std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
   return format_table(rows, "lrrrrrrrrl");
 }
 
-double plain_spread(const Comparison& c, const std::vector<Outcome>& outcomes) {
-  const Interval speed = spread_of(speeds(outcomes[c.plain]));
-  return ratio(speed.high, speed.low) - 1;
-}
-
 // As times() prints it.
 double rounded(double x) { return std::round(100 * x) / 100; }
 
 // One line: what the table comes to. The fastest is named where the table leaves no doubt: it is first in both columns,
-// and was faster than plain decoding in every repeat.
-std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
+// and was faster than plain decoding in every repeat. spread: of plain decoding's speeds.
+std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes, double spread) {
   size_t best = c.plain, most = c.plain, exact = 0, faster = 0;  // by speedup, by tokens a second
   double highest_of_all = 0;
   for (size_t m = 0; m < outcomes.size(); m++) {
@@ -88,7 +82,7 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
   const std::string same = (exact == 1 ? "The exact method prints" : filled("All {} exact methods print", exact)) +
                            " plain decoding's bytes; ";
   const Interval gain = spread_of(outcomes[best].speedups);
-  if (plain_spread(c, outcomes) > 1) return same + "the speeds are too uneven to tell more.\n";
+  if (spread > 1) return same + "the speeds are too uneven to tell more.\n";
   if (highest_of_all <= 1) return same + "no method is faster than it here.\n";
   if (faster == 0) return same + "no method was faster than it in every repeat.\n";
   if (best != most || rounded(gain.low) <= 1)
@@ -113,12 +107,11 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
     const char* const colour = wrong.empty() ? kColours[0] : kColours[4];
     bars.push_back({name, speed, thousands(speed.middle), c.methods[m].drafter == "none" ? kPlainColour : colour});
   }
-  BarAxis axis{"tokens per second, median of " + count(outcomes[0].runs.size(), "repeat")};
-  axis.whisker = "slowest to fastest repeat";
+  const std::string name = "tokens per second, median of " + count(outcomes[0].runs.size(), "repeat");
   return interval_picture("Tokens per second, and times plain decoding",
                           circumstances(c.options, engine, c.prompts.size()) +
                               "; times plain decoding: median (lowest to highest) of the pairs of one repeat",
-                          axis, bars);
+                          {name, 0, "", "slowest to fastest repeat"}, bars);
 }
 
 }  // namespace
@@ -148,15 +141,16 @@ int compare_command(int argc, char** argv) {
   print_out(filled("{}, {}\n\n{}\n", circumstances(c.options, engine, c.prompts.size()), count(repeats, "repeat"),
                    table(c, outcomes)));
   const std::string wrong = broken(c, outcomes);
-  if (wrong.empty()) print_out(verdict(c, outcomes));
   const Interval plain = spread_of(speeds(outcomes[c.plain]));
-  if (plain_spread(c, outcomes) > 0.15)
+  const double spread = ratio(plain.high, plain.low) - 1;
+  if (wrong.empty()) print_out(verdict(c, outcomes, spread));
+  if (spread > 0.15)
     print_out(
         filled("Plain decoding itself ran at {} to {} tok/s: something else was busy on this machine, so judge by "
                "lowest and highest.\n",
                thousands(plain.low), thousands(plain.high)));
   print_out("", true);
-  const OrderedJson json = comparison_json(c, engine, outcomes, {{"plain_spread", plain_spread(c, outcomes)}});
+  const OrderedJson json = comparison_json(c, engine, outcomes, {{"plain_spread", spread}});
   if (!c.json_file.empty()) write_file(c.json_file, json_text(json, 2));
   if (!c.svg_file.empty()) write_file(c.svg_file, picture(c, engine, outcomes));
   refuse_broken(wrong);

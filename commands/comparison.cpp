@@ -17,8 +17,7 @@ std::vector<Tokens> encoded(const Engine& engine, const Options& options, const 
   std::vector<Tokens> tokens;
   for (const Asked& one : prompts) {
     const std::string name = prompts.size() == 1 ? "the prompt" : filled("prompt {}", tokens.size() + 1);
-    tokens.push_back(one.messages.is_null() ? encode_prompt(engine, options, one.prompt, name)
-                                            : encode_chat(engine, options, one.messages));
+    tokens.push_back(encode_prompt(engine, options, one, name));
   }
   return tokens;
 }
@@ -29,7 +28,6 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
-  Stats stats;  // of the last text
   const auto decode = [&](const Method& method, size_t prompt, const std::string& doing) {
     std::string text = c.prompts[prompt];
     const auto on_token = [&](int token, bool) {
@@ -37,15 +35,14 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
       report(doing, std::max(done / total, clock.now() / c.most_seconds));
       return true;
     };
-    stats = continue_text(engine, c.options, method, prompts[prompt], c.options.max_new_tokens, on_token, {},
-                          c.own_noise ? uint32_t(prompt) : 0)
-                .stats;
+    const Generated generated = continue_text(engine, c.options, method, prompts[prompt], c.options.max_new_tokens,
+                                              on_token, {}, c.own_noise ? uint32_t(prompt) : 0);
     done++;
-    return text;
+    return std::pair(std::move(text), generated.stats);
   };
 
   std::vector<std::string> expected;
-  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p, "warming up"));
+  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p, "warming up").first);
 
   std::vector<Outcome> outcomes(c.methods.size());
   const size_t block = c.by_prompt ? 1 : std::max<size_t>(prompts.size(), 1);  // prompts in a row by one method
@@ -57,7 +54,7 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
         const size_t m = (k + turn) % c.methods.size();
         const std::string doing = filled("repeat {} of {}: {}", repeat + 1, c.repeats, method_text(c.methods[m]));
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
-          const std::string text = decode(c.methods[m], p, doing);
+          const auto [text, stats] = decode(c.methods[m], p, doing);
           add(runs[m].stats, stats);
           runs[m].prompts.push_back(stats);
           if (text == expected[p] || !outcomes[m].difference.empty() || interrupted()) continue;
@@ -78,18 +75,6 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-std::vector<double> speeds(const Outcome& outcome) {
-  std::vector<double> values;
-  for (const Run& run : outcome.runs) values.push_back(run.tokens_per_second());
-  return values;
-}
-
-Stats sum_of(const Outcome& outcome) {
-  Stats sum;
-  for (const Run& run : outcome.runs) add(sum, run.stats);
-  return sum;
-}
-
 std::string identical(const Method& method, const Outcome& outcome) {
   const std::string where = outcome.difference, wrong = flaw(promise_of(method));
   if (!wrong.empty()) return wrong + (where.empty() ? " rule; here the same" : " rule, from " + where);
@@ -103,11 +88,6 @@ std::string broken(const Trial& c, const std::vector<Outcome>& outcomes) {
       return method_text(c.methods[m]) + " (" + outcomes[m].difference + ")";
   return "";
 }
-void refuse_broken(const std::string& method) {
-  if (method.empty()) return;
-  refuse("the text is not plain decoding's", method, "this is a bug of nanospec: report the command line");
-}
-
 OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
                             const OrderedJson& more) {
   OrderedJson json = settings_json(trial.options, engine);

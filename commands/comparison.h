@@ -46,8 +46,16 @@ using Report = std::function<void(const std::string& doing, double done)>;
 // Runs everything; after an interrupt only whole repeats are kept, perhaps none.
 std::vector<Outcome> run_all(const Trial& trial, Engine& engine, const Report& report);
 
-std::vector<double> speeds(const Outcome& outcome);  // tokens per second of each run
-Stats sum_of(const Outcome& outcome);
+inline std::vector<double> speeds(const Outcome& outcome) {  // tokens per second of each run
+  std::vector<double> values;
+  for (const Run& run : outcome.runs) values.push_back(run.tokens_per_second());
+  return values;
+}
+inline Stats sum_of(const Outcome& outcome) {
+  Stats sum;
+  for (const Run& run : outcome.runs) add(sum, run.stats);
+  return sum;
+}
 
 // Whether the text was plain decoding's, for people.
 std::string identical(const Method& method, const Outcome& outcome);
@@ -55,7 +63,10 @@ std::string identical(const Method& method, const Outcome& outcome);
 // An exact method whose text was not plain's, "" where there is none: a bug of ours, always. The other one throws
 // std::runtime_error where there is one.
 std::string broken(const Trial& trial, const std::vector<Outcome>& outcomes);
-void refuse_broken(const std::string& method);
+inline void refuse_broken(const std::string& method) {
+  if (method.empty()) return;
+  refuse("the text is not plain decoding's", method, "this is a bug of nanospec: report the command line");
+}
 
 inline std::string times(double x) { return decimals(x, 2) + "x"; }  // 1.25x
 

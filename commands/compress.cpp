@@ -22,15 +22,16 @@ struct Packing {
   double tokens = 0, raw = 0, ideal_bits = 0, seconds = 0;
 };
 
-// The flags of this command alone, and of others' tables those that it has too.
-Command describe(Packing& p, Command command, std::vector<Flag> others, const std::vector<std::string>& names) {
+// A command with the flags of both commands behind its own. how: of other commands' flags, some of which it takes.
+Command describe(Packing& p, Command command, const std::vector<Flag>& how) {
+  const std::set<std::string> taken = {"--context", "--drafter",     "--shape",  "--budget",
+                                       "--dtype",   "--cache_dtype", "--threads"};
   Options& o = p.options;
+  o.settings.device = "cpu";
   command.flags.push_back({"--model", "FILE|DIR", &o.settings.model, "a GGUF file, or a model's folder", required()});
   command.flags.push_back({"-o", "FILE", &p.out, "the file to write", written(true)});
-  for (const std::string& name : names)
-    for (Flag& flag : others)
-      if (flag.name == name) command.flags.push_back(flag);
-  o.settings.device = "cpu";
+  for (const Flag& flag : together({how, machine_flags(o)}))
+    if (taken.count(flag.name)) command.flags.push_back(flag);
   command.flags.push_back({"--device", "WORD", &o.settings.device, "a GPU rounds differently", one_of({"cpu"})});
   command.flags.push_back({"--quiet", "", &o.settings.quiet, "no progress, no summary"});
   return command;
@@ -49,8 +50,7 @@ Command describe_compress(Packing& p) {
          from(1, 4096)},
         {"--stats", "FILE", &p.stats_file, "write the sizes, as JSON", written()}},
        "--text"},
-      together({model_text_flags(p.options), machine_flags(p.options)}),
-      {"--context", "--dtype", "--cache_dtype", "--threads"});
+      model_text_flags(p.options));
 }
 
 Command describe_decompress(Packing& p) {
@@ -62,8 +62,7 @@ Command describe_decompress(Packing& p) {
                    "nanospec decompress build/prompts.nsz --model runs/small -o build/plain.jsonl --drafter none\n",
                    {{"--archive", "FILE", &p.in, "what nanospec compress wrote", required()}},
                    "--archive"},
-                  together({speculation_flags(p.options), machine_flags(p.options)}),
-                  {"--drafter", "--shape", "--budget", "--dtype", "--cache_dtype", "--threads"});
+                  speculation_flags(p.options));
 }
 
 // Runs the blocks, and shows how far they are. False after Ctrl-C.
@@ -100,7 +99,6 @@ void say(const Packing& p, const Engine& engine, double bytes, double archived) 
 struct Part {
   BlockWriter block;
   Known known;
-  ArchiveBlock sizes;
 };
 
 // Codes the parts of the text, and puts them into the archive. False after Ctrl-C.
@@ -111,9 +109,9 @@ bool code(Packing& p, Engine& engine, const std::string& text, Archive& archive)
   for (size_t i = 0, from = 0, to; i < size_t(p.blocks); i++, from = to) {
     to = character_from(text, std::max(from, text.size() * (i + 1) / size_t(p.blocks)));
     BlockWriter block(engine.tokenizer(), vocab, begin, std::string_view(text).substr(from, to - from));
-    Part& part = parts.emplace_back(Part{std::move(block), {vocab}, {0, uint32_t(to - from), 0}});
+    Part& part = parts.emplace_back(Part{std::move(block), {vocab}});
     const Tokens& tokens = part.known.text = part.block.tokens();
-    part.sizes.tokens = uint32_t(tokens.size()) - (begin >= 0 && !tokens.empty());
+    archive.blocks.push_back({uint32_t(tokens.size()) - (begin >= 0 && !tokens.empty()), uint32_t(to - from), 0});
     p.raw += double(part.block.raw());
     if (tokens.size() < 2) continue;  // none has logits before it
     const auto pick = [&](const float* logits) {
@@ -124,10 +122,9 @@ bool code(Packing& p, Engine& engine, const std::string& text, Archive& archive)
     requests.push_back({{tokens[0]}, {}, int(tokens.size()) - 1, {}, pick, &part.known});
   }
   if (!run(p, engine, requests)) return false;
-  for (Part& part : parts) {
-    archive.coded.push_back(part.block.finish());
-    part.sizes.coded = uint32_t(archive.coded.back().size());
-    archive.blocks.push_back(part.sizes);
+  for (size_t i = 0; i < parts.size(); i++) {
+    archive.coded.push_back(parts[i].block.finish());
+    archive.blocks[i].coded = uint32_t(archive.coded[i].size());
   }
   return true;
 }

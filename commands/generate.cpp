@@ -101,6 +101,16 @@ std::string promise_text(const Method& method) {
   return rule + " is " + wrong + ": this text does not follow the model's distribution\n";
 }
 
+void write_stats(const Generation& g, const Engine& engine, const Stats& stats, const OrderedJson& more) {
+  if (g.stats_file.empty()) return;
+  OrderedJson json = stats_json(engine, stats);
+  json.update(method_json(g.options.method));
+  json.update(settings_json(g.options, engine));
+  json["context"] = engine.context();
+  json.update(more);
+  write_file(g.stats_file, json_text(json, 2));
+}
+
 int generate_command(int argc, char** argv) {
   Generation g;
   if (!read_command_line(describe(g), argc, argv, g.options)) return 0;
@@ -112,39 +122,33 @@ int generate_command(int argc, char** argv) {
   const Tokens prompt_tokens = encode_prompt(engine, g.options, prompt, "the prompt");
 
   const int wanted = g.options.max_new_tokens;
-  std::string text = prompt + (g.options.chat ? "\n" : "");  // what standard output gets
+  Growing grown{ShownText(g.stops), prompt + (g.options.chat ? "\n" : "")};  // what standard output gets
+  const std::string& text = grown.text;
   size_t printed = 0;
   const auto print = [&] {
     print_out(text.substr(printed), true);
     printed = text.size();
   };
-  ShownText stream(g.stops);
   int done = 0;
-  bool ended = false;  // by the end-of-text token
   Progress progress(g.options.settings.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
   const auto on_token = [&](int token, bool ends) {
     done++;
-    ended = ends;
-    if (!ended) text += stream.put(engine.decode(token));
+    const bool goes_on = grown.put(engine, token, ends);
     if (g.stream) print();  // with the prompt: nothing was refused
     if (progress.due())
       progress.show(filled("{} of {}, {} tok/s, {}", thousands(done), count(wanted, "token"),
                            thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
-    return !stream.stopped();
+    return goes_on;
   };
   const Generated generated = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token);
   const Stats& stats = generated.stats;
   progress.clear();
-  text += stream.finish();
+  grown.text += grown.shown.finish();
   print();
 
-  const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
-  if (!g.stats_file.empty()) {
-    OrderedJson json = run_json(g.options, engine, stats);
-    json.update({{"ended_by", why}, {"text_sha256", sha256(text)}});
-    write_file(g.stats_file, json_text(json, 2));
-  }
+  const std::string why = grown.why(interrupted() ? "interrupt" : "length");
+  write_stats(g, engine, stats, {{"ended_by", why}, {"text_sha256", sha256(text)}});
   if (!g.transcript_file.empty())
     write_file(g.transcript_file, transcript_json(g, engine, prompt, generated.tokens, text, why));
   if (!g.options.settings.quiet) {

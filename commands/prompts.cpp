@@ -13,8 +13,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
-#include "files/gguf.h"
-
 namespace nanospec {
 namespace {
 
@@ -52,7 +50,8 @@ void check_messages(const Json& messages, const std::string& place) {
   if (before != "user") refuse("the last message is not the user's", place, "end with a question");
 }
 
-Json said(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+Json said(const std::string& role, const Json& content) { return {{"role", role}, {"content", content}}; }
+Json question(const Json& prompt) { return Json::array({said("user", prompt)}); }
 
 // A line's messages, and --system before them where they have none.
 Json read_messages(Json messages, const std::string& place, const Options& options) {
@@ -77,10 +76,8 @@ void read_numbers(const Json& json, const Options& options, Line& line) {
   Options own = options;
   if (json.contains("temperature") && !options.given.has("--temperature"))
     take_beside_temperature(own.sampling, Sampling(), options.given);
-  std::vector<Flag> flags = sampling_flags(own);
-  flags.push_back(text_flags(own).back());  // --max_new_tokens
   try {
-    for (const Flag& flag : flags)
+    for (const Flag& flag : together({sampling_flags(own), {text_flags(own).back()}}))  // and --max_new_tokens
       if (!flag.name.empty() && json.contains(flag.name.substr(2))) set_flag(flag, json[flag.name.substr(2)].dump());
     check_options(own);
   } catch (const std::invalid_argument& error) {
@@ -93,21 +90,17 @@ void read_numbers(const Json& json, const Options& options, Line& line) {
 
 Line read_line(const Json& json, const std::string& place, const Generation& g) {
   if (!json.is_object()) refuse("not an object of JSON", place, kAdvice);
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
-    const std::string nearest = closest_word(key, kKeys);
-    refuse("unknown key " + quoted(key), place,
-           (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + joined(kKeys));
-  }
+  try {
+    for (const auto& [key, value] : json.items()) place_of("key", key, key, place, kKeys, kKeys);
+  } catch (const std::invalid_argument& error) { throw std::runtime_error(error.what()); }
   if (json.contains("prompt") == json.contains("messages"))
     refuse("there must be a \"prompt\" or \"messages\", and not both", place, kAdvice);
   if (json.contains("prompt") && !json["prompt"].is_string()) refuse("\"prompt\" is not a text", place, kAdvice);
   Line line;
   line.place = place;
-  if (json.contains("prompt") && !g.options.chat) line.prompt = json["prompt"].get<std::string>();
-  else
-    line.messages = read_messages(
-        json.contains("messages") ? json["messages"] : Json::array({said("user", json["prompt"])}), place, g.options);
+  if (json.contains("messages")) line.messages = read_messages(json["messages"], place, g.options);
+  else if (g.options.chat) line.messages = read_messages(question(json["prompt"]), place, g.options);
+  else line.prompt = json["prompt"].get<std::string>();
   line.stops = json.contains("stop") ? stops_of(json["stop"], place) : g.stops;
   read_numbers(json, g.options, line);
   return line;
@@ -132,7 +125,13 @@ std::vector<Asked> read_asked(const Options& options) {
   return asked;
 }
 
-Tokens encode_chat(const Engine& engine, const Options& options, const Json& messages) {
+Tokens encode_prompt(const Engine& engine, const Options& options, const Asked& asked, const std::string& what) {
+  Json messages = asked.messages;
+  if (messages.is_null()) {
+    if (!options.chat) return engine.encode_prompt(asked.prompt, what);
+    if (asked.prompt.empty()) refuse("an empty question", what, "give at least one character");
+    messages = read_messages(question(asked.prompt), what, options);
+  }
   std::optional<std::string> system;
   if (messages[0]["role"] == "system") system = messages[0]["content"].get<std::string>();
   Conversation talk = begin_conversation(engine.tokenizer(), options.settings.model, system);
@@ -147,27 +146,16 @@ Tokens encode_chat(const Engine& engine, const Options& options, const Json& mes
 // ---------------------------------------------------------------------------------------------------------------
 // What is written already
 
-std::string line_head(size_t index, const std::string& hash) {
-  std::string head = OrderedJson{{"index", index}, {"request", hash}}.dump();
-  head.back() = ',';
-  return head;
-}
-
-std::string name_of(const std::string& model) {
-  const std::string hash = weights_hash(model);
-  return hash.empty() ? model : hash;
-}
-
 Written find_written(const std::string& path, const std::function<std::string(size_t)>& head_of) {
   Written w;
   if (!std::filesystem::is_regular_file(path)) return w;
   const std::string bytes = read_file(path);
   w.size = bytes.size();
   while (w.bytes < w.size) {
-    const size_t end = bytes.find('\n', w.bytes), length = std::min(end, w.size) - w.bytes;
+    const size_t end = bytes.find('\n', w.bytes);
     const std::string head = head_of(w.texts);
-    const size_t seen = end == std::string::npos ? std::min(length, head.size()) : head.size();
-    if (bytes.compare(w.bytes, seen, head, 0, seen) != 0)
+    // The last one may be cut.
+    if (head.empty() || bytes.compare(w.bytes, head.size(), head, 0, w.size - w.bytes) != 0)
       refuse("it has texts of other prompts, settings or of another model, or is no file of this command",
              filled("{}, line {}", printable(path, 300), w.texts + 1), "give --out another name");
     if (end == std::string::npos) break;
@@ -215,17 +203,9 @@ std::vector<Line> read_lines(const Generation& g) {
 
 Tokens encode(const Line& line, const Options& options, const Engine& engine) {
   try {
-    if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
-    return encode_chat(engine, options, line.messages);
+    return encode_prompt(engine, options, line, "the prompt");
   } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }
 }
-
-struct Growing {
-  ShownText shown;
-  std::string text;
-  bool ended = false;  // by the end-of-text token
-  std::string line;    // out, when it is over
-};
 
 struct Sums {
   size_t texts = 0, written = 0;  // that are over; that are in the file
@@ -235,13 +215,6 @@ struct Sums {
   Stats stats;  // of those that are over
 };
 
-std::string line_out(const Line& line, const Growing& grown, const Stats& stats, const Engine& engine) {
-  const char* const why = grown.ended ? "end of text" : grown.shown.stopped() ? "stop" : "length";
-  const OrderedJson json = {
-      {"text", grown.text}, {"tokens", stats.tokens}, {"ended_by", why}, {"stats", stats_json(engine, stats)}};
-  return line.head + json_text(json, -1).substr(1);
-}
-
 // Continues the lines from `first` on, whose prompts are in `requests`. Ctrl-C ends it early. output: a handle. Throws
 // std::runtime_error where it cannot be written.
 Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Request>& requests, const Generation& g,
@@ -249,34 +222,33 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Req
   const Tokens ends = ends_of(g.options, engine);
   Sums sums;
   std::vector<Growing> texts;
+  std::vector<std::string> over(requests.size());  // the lines of texts that are over
   Progress progress(g.options.settings.quiet);
   for (size_t i = 0; i < requests.size(); i++) {
-    texts.push_back({ShownText(lines[first + i].stops), "", false, ""});
+    texts.push_back({ShownText(lines[first + i].stops), ""});
     requests[i].on_token = [&, i](int token) {
       if (interrupted()) throw Interrupted();
-      Growing& t = texts[i];
-      t.ended = is_among(ends, token);
-      if (!t.ended) t.text += t.shown.put(engine.decode(token));
       sums.tokens++;
       sums.done += 1.0 / requests[i].max_new_tokens;
       if (progress.due())
         progress.show(filled("{} of {}, {} tok/s, {}", thousands(first + sums.texts), count(lines.size(), "text"),
                              thousands(ratio(sums.tokens, progress.seconds())),
                              progress.left(sums.done, texts.size())));
-      return !t.ended && !t.shown.stopped();
+      return texts[i].put(engine, token, is_among(ends, token));
     };
     requests[i].on_end = [&, i](const Stats& stats) {
       Growing& t = texts[i];
-      t.text += t.shown.finish();
-      t.line = line_out(lines[first + i], t, stats, engine);
+      const OrderedJson json = {{"text", std::move(t.text) + t.shown.finish()},
+                                {"tokens", stats.tokens},
+                                {"ended_by", t.why("length")},
+                                {"stats", stats_json(engine, stats)}};
+      over[i] = lines[first + i].head + json_text(json, -1).substr(1);
       sums.texts++;
       sums.done += 1 - ratio(stats.tokens, requests[i].max_new_tokens);
       add(sums.stats, stats);
-      for (; sums.written < texts.size() && !texts[sums.written].line.empty(); sums.written++) {
-        if (const int error = write_all(output, {texts[sums.written].line}))
+      for (; sums.written < over.size() && !over[sums.written].empty(); sums.written++)
+        if (const int error = write_all(output, {std::exchange(over[sums.written], "")}))
           refuse_path("cannot write the file", g.out_file, error);
-        texts[sums.written].text = texts[sums.written].line = "";
-      }
     };
   }
   try {
@@ -295,7 +267,7 @@ int generate_prompts(Generation& g) {
   Options& o = g.options;
   const std::vector<Line> lines = read_lines(g);
   const Written before =
-      find_written(g.out_file, [&](size_t i) { return i < lines.size() ? lines[i].head : std::string("\n"); });
+      find_written(g.out_file, [&](size_t i) { return i < lines.size() ? lines[i].head : std::string(); });
   const size_t first = before.texts;
   const std::string file = printable(g.out_file, 300);
   const auto say = [&](const std::string& text) { fputs(o.settings.quiet ? "" : (text + "\n").c_str(), stderr); };
@@ -315,12 +287,9 @@ int generate_prompts(Generation& g) {
   watch_interrupts();
   const Sums sums = continue_lines(lines, first, requests, g, engine, output.handle);
 
-  if (!g.stats_file.empty()) {
-    OrderedJson json = run_json(o, engine, sums.stats);
-    json.update({{"batch", engine.seats()}, {"texts", sums.texts}, {"texts_before", first}});
-    json["wall_seconds"] = sums.seconds;
-    write_file(g.stats_file, json_text(json, 2));
-  }
+  write_stats(
+      g, engine, sums.stats,
+      {{"batch", engine.seats()}, {"texts", sums.texts}, {"texts_before", first}, {"wall_seconds", sums.seconds}});
   say(promise_text(o.method) + filled("{}, {} in {}: {} tok/s  (batch {}; {}; {})", count(sums.texts, "text"),
                                       count(sums.tokens, "token"), duration(sums.seconds),
                                       thousands(ratio(sums.tokens, sums.seconds)), engine.seats(),

@@ -1,5 +1,5 @@
-// commands/prompts.h: what the command line asks for: one text, or with --prompts many, each a prompt or a chat; and
-// the file of lines that generate's go into, as those of distill do.
+// commands/prompts.h: what the command line asks for: one text, or with --prompts many, each a prompt or a chat; how a
+// text grows and ends; and the file of lines that generate's go into, as those of distill do.
 #pragma once
 
 #include "commands/commands.h"
@@ -15,8 +15,26 @@ struct Asked {
 // Those of whichever source was given, one at least; of --prompts a line may have "messages" in place of "prompt".
 // Throws std::runtime_error as read_prompts.
 std::vector<Asked> read_asked(const Options& options);
-// A chat's tokens, in the model's template. Throws std::runtime_error.
-Tokens encode_chat(const Engine& engine, const Options& options, const Json& messages);
+// Its tokens; of a chat, and of a prompt after --chat, in the model's template. What people say is plain text, as in
+// "<|im_end|>"; the template alone brings control tokens. what: the prompt's name in errors. Throws std::runtime_error.
+Tokens encode_prompt(const Engine& engine, const Options& options, const Asked& asked, const std::string& what);
+
+// A text that grows token by token, until it ends.
+struct Growing {
+  ShownText shown;
+  std::string text;
+  bool ended = false;  // by an end-of-text token, which is no part of what people read
+
+  // Takes one more token. Returns whether the text goes on.
+  bool put(const Engine& engine, int token, bool ends) {
+    ended = ends;
+    if (!ended) text += shown.put(engine.decode(token));
+    return !is_over();
+  }
+  bool is_over() const { return ended || shown.stopped(); }
+  // Why it ended; otherwise: neither by such a token nor before a --stop.
+  std::string why(const char* otherwise) const { return ended ? "end of text" : shown.stopped() ? "stop" : otherwise; }
+};
 
 struct Generation {
   Options options;
@@ -31,6 +49,9 @@ struct Generation {
 // What a rule other than match makes of the texts, in one line; "" for match.
 std::string promise_text(const Method& method);
 
+// Writes --stats, where it is given: what was counted, the method, the settings, and `more`.
+void write_stats(const Generation& g, const Engine& engine, const Stats& stats, const OrderedJson& more);
+
 // The texts of --prompts, into --out. Returns the exit status. Throws std::runtime_error.
 int generate_prompts(Generation& g);
 
@@ -38,15 +59,20 @@ int generate_prompts(Generation& g);
 // A file of lines, one for each text, that a later run goes on with
 
 // What a line begins with: {"index":3,"request":"xxh64:...", with a hash of what the text depends on.
-std::string line_head(size_t index, const std::string& hash);
+inline std::string line_head(size_t index, const std::string& hash) {
+  return filled("{\"index\":{},\"request\":{},", index, Json(hash));
+}
 // A hash of the model, or its path where it has none.
-std::string name_of(const std::string& model);
+inline std::string name_of(const std::string& model) {
+  const std::string hash = weights_hash(model);
+  return hash.empty() ? model : hash;
+}
 
 struct Written {
   size_t texts = 0, bytes = 0;  // whole lines
   size_t size = 0;              // bytes of the file
 };
-// What is written already. head_of: of line i; "\n" where there is none. Throws std::runtime_error where the file is
+// What is written already. head_of: of line i; "" where there is none. Throws std::runtime_error where the file is
 // not one of these lines'.
 Written find_written(const std::string& path, const std::function<std::string(size_t)>& head_of);
 // Opens the file, to be written behind its whole lines: the rest is cut off. Returns its handle.

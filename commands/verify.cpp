@@ -19,11 +19,9 @@ constexpr int kChain = 127;  // tokens of a forward, but for the root
 // Flags of generate that a text depends on, beside those of the sampling.
 constexpr const char* kDepends = "--prompt --max_new_tokens --context --device --kernels --dtype --cache_dtype";
 
-struct Claim {
-  Options options;
-  std::string file, model, ended_by, text_sha256, hash;
-  std::string its_hash;  // that it would have, as it is
-  std::vector<std::string> stops;
+struct Claim : Generation {
+  std::string model, ended_by, text_sha256;
+  bool as_written = false;  // by its own hash
   Tokens said;
 };
 
@@ -35,7 +33,7 @@ Command describe(Claim& c) {
       "then the exit status is 0. If not, it is 1, and the first place is named where the model says something else.",
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --transcript build/romeo.json\n"
       "nanospec verify --model runs/small build/romeo.json\n",
-      {{"--transcript", "FILE", &c.file, "what generate --transcript wrote", required()},
+      {{"--transcript", "FILE", &c.transcript_file, "what generate --transcript wrote", required()},
        {"--model", "FILE|DIR", &o.settings.model, "a GGUF file, or a model's folder", required()},
        {"--threads", "N", &o.settings.threads, "CPU threads", threads()},
        {"--quiet", "", &o.settings.quiet, "say nothing where it is the model's text"}},
@@ -43,24 +41,24 @@ Command describe(Claim& c) {
 }
 
 void read_claim(Claim& c, const std::string& where) {
-  Json json = parse_json(read_file(c.file), where);
+  Json json = parse_json(read_file(c.transcript_file), where);
   // The value under a key, of the type that `value` has.
   const auto read = [&](const std::string& key, auto& value) {
     try {
-      value = json.at(key).get<std::decay_t<decltype(value)>>();
+      json.at(key).get_to(value);
     } catch (const Json::exception&) {
       refuse(filled("\"{}\" is missing, or of another type", key), where, "give what generate --transcript wrote");
     }
   };
   Options& o = c.options;
-  std::string format;
+  std::string format, hash;
   read("format", format);
   if (format != kFormat)
     refuse(nanospec::quoted(format) + " is another kind of transcript", where, "use the program that wrote it");
   read("model", c.model);
-  read("hash", c.hash);
+  read("hash", hash);
   json.erase("hash");
-  c.its_hash = hash_of(json_text(json, -1));
+  c.as_written = hash == hash_of(json_text(json, -1));
   read("stop", c.stops);
   std::vector<Json> said;
   read("tokens", said);
@@ -105,26 +103,21 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
   }
   Observation observation;
   observation.stand_in = [&](Drafter&) { return std::make_unique<Known>(vocab, all); };
-  ShownText stream(c.stops);
-  std::string text = o.prompt + (o.chat ? "\n" : "");
-  bool ended = false;
+  Growing grown{ShownText(c.stops), o.prompt + (o.chat ? "\n" : "")};
   int done = 0;
   const auto on_token = [&](int token) {
     const int said = c.said[size_t(done)];
     if (token != said) refuse_token(done, filled("the text says {}, the model {}", shown(said), shown(token)));
-    if (ended || stream.stopped()) refuse_token(done, "the text goes on after its end");
-    ended = is_among(ends, token);
-    if (!ended) text += stream.put(engine.decode(token));
+    if (grown.is_over()) refuse_token(done, "the text goes on after its end");
+    grown.put(engine, token, is_among(ends, token));
     return ++done < n && !interrupted();
   };
   if (n > 0) engine.generate(o.method, o.sampling, prompt, n, on_token, observation);
   if (interrupted()) return;
-  text += stream.finish();
-  const bool whole = ended || stream.stopped() || n == o.max_new_tokens;
-  if (!whole && c.ended_by != "interrupt") refuse_token(n, "the text is cut");
-  if (sha256(text) != c.text_sha256) refuse("the text has another SHA-256 than its tokens", where, kNot);
-  if (c.its_hash != c.hash)
-    refuse("the transcript is not as it was written, though its text is the model's", where, kNot);
+  grown.text += grown.shown.finish();
+  if (!grown.is_over() && n != o.max_new_tokens && c.ended_by != "interrupt") refuse_token(n, "the text is cut");
+  if (sha256(grown.text) != c.text_sha256) refuse("the text has another SHA-256 than its tokens", where, kNot);
+  if (!c.as_written) refuse("the transcript is not as it was written, though its text is the model's", where, kNot);
 }
 
 }  // namespace
@@ -157,7 +150,7 @@ int verify_command(int argc, char** argv) {
   Options& o = c.options;
   o.given = parse_flags(describe(c), argc, argv);
   if (o.given.help) return 0;
-  const std::string where = printable(c.file, 300);
+  const std::string where = printable(c.transcript_file, 300);
   read_claim(c, where);
   if (hash_of_model(o.settings.model) != c.model)
     refuse("the text is of another model than " + printable(o.settings.model, 300), where, "give --model its own");

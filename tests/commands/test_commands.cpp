@@ -405,3 +405,7 @@ TEST_CASE("commands: nothing is left where a command refuses") {
   refused(bench_command, {"--only", "decode", "--quick", "--out", "out"});
   refused(experiments_command, {"--quick", "--drafter_model", "silent", "--out", "out"});
 }
+
+TEST_CASE("commands: a float is written as it was typed") {
+  for (double typed : {0.7, 1e-6, 0.00097666, 0.0012207, 3.4e38, 16777216.0}) CHECK(as_typed(float(typed)) == typed);
+}

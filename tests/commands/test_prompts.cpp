@@ -234,6 +234,7 @@ TEST_CASE("prompts: a file of other texts is refused, and stays as it is") {
   refused("{\"index\":0}\n", {}, 1);
   refused(whole.substr(0, 40), {"--seed", "7"}, 1);  // it looks like ours, but is not
   refused(half + "\n" + whole, {}, 5);
+  refused(whole + "\n", {}, 5);
   for (const Words& words : {Words{"--seed", "7"},
                              {"--temperature", "0.5"},
                              {"--top_k", "3"},
