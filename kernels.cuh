@@ -34,10 +34,8 @@ HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
 HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
 
 // The rows of one forward, in preorder, root after root. The arrays lie in the memory of the machine that runs it. On a
-// CPU the first root may begin before row 0: an earlier forward has run these rows, and their keys and values are in
-// the cache. `end`, `depth` and `root` have numbers for them too, before their beginnings. This forward leaves them
-// alone; what its rows add to the gradients of their keys and values stays in dk and dv, for the backward of the
-// earlier one.
+// CPU first_row[0] may be negative: then an earlier forward has run the rows before row 0, whose keys and values are in
+// the cache, and end, depth and root have entries for these rows too.
 struct Forest {
   int rows = 0, roots = 0;
   const int* end = nullptr;         // (rows) one past the last row of the row's subtree
@@ -143,7 +141,7 @@ template <class T, class S = T>
 struct Attention {
   Forest forest;
   int n_head, n_kv_head, head_size;
-  const T* qkv;  // (rows, qkv_row): C queries, then n_kv_head * D keys, then as many values
+  const T* qkv;  // (rows, qkv_row): H D queries, then n_kv_head * D keys, then as many values
   int qkv_row;
   KeyValues<S> cache;  // the rows' own keys and values are written into it
   T* out;              // (rows, out_row)
@@ -200,7 +198,7 @@ bool idle(const Op&) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Embedding, normalization, activations, residual: forward and backward
+// Embedding, normalization, activations, residual
 
 // x (R, C) = wte[token] + wpe[position].
 template <class T>

@@ -493,7 +493,7 @@ void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual,
 
 // Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
 // thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
-// layers than the model: then only the first ones run. With no logits of the last layer the cache is filled alone.
+// layers than the model: then only the first ones run. Without logits the last layer only fills the cache.
 // Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x.
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,

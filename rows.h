@@ -1,7 +1,7 @@
 // rows.h: the rows of one forward: which token each has, and which rows and keys it sees.
 //
 // In order: a Batch, which is made on the host root after root; a DeviceBatch, where the forward reads it (Forest,
-// kernels.cuh). To decode, a batch is one tree with a past; to train, a forest of chains without one.
+// kernels.cuh). To decode, a batch is one tree with a past, or one for each text; to train, chains without a past.
 #pragma once
 
 #include <algorithm>

@@ -19,7 +19,7 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// The gradients of activations. One layer's arrays serve for all layers in turn.
+// The gradients of activations. One layer's arrays serve for all layers in turn, except, perhaps, those of k and v.
 template <class T>
 struct Gradients {
   const Activations<T>& a;
@@ -278,7 +278,7 @@ class Trainer : public Trained<T> {
   T loss(const Batch& batch, const Dropout& dropout = {}) {
     return run(batch, [&](const Team& team) { loss_of_batch(team, false, dropout); });
   }
-  // The same, and sets `gradient`: of the loss, over `parts` where it is one part of so many.
+  // The same, and sets `gradient`: that of the loss divided by `parts`.
   T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
     return run(batch, [&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
   }

@@ -83,10 +83,10 @@ void check_command_line(Distilling& d) {
 // ---------------------------------------------------------------------------------------------------------------
 // How a text begins
 
-constexpr int kPiece = 64;       // most tokens of a text that the model continues, and a quarter of its context
+constexpr int kPiece = 64;       // most tokens of a text that the model continues; at most a quarter of its context
 constexpr int kMostAsked = 100;  // tokens of its own question
 
-// Where the texts come from; of none of the two lists the model asks itself.
+// Where the texts come from. Without prompts and without a text the model asks itself.
 struct Source {
   std::optional<Conversation> talk;  // none with a text
   std::vector<std::string> prompts;
@@ -177,10 +177,10 @@ class Distiller {
       : d_(d), engine_(engine), source_(source_of(d, engine)), ends_(ends_of(d.options, engine)) {
     const Options& o = d.options;
     const Sampling& s = o.sampling;
-    const Json all = Json::array({name_of(o.settings.model), engine.dtype(), o.settings.cache_dtype, engine.context(),
-                                  o.max_new_tokens, d.asking.temperature, s.temperature, s.top_k, s.top_p, s.min_p,
-                                  s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.seed,
-                                  source_.prompts, source_.text});
+    const Json all = Json::array({identity_of(o.settings.model), engine.dtype(), o.settings.cache_dtype,
+                                  engine.context(), o.max_new_tokens, d.asking.temperature, s.temperature, s.top_k,
+                                  s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty, s.frequency_penalty,
+                                  s.seed, source_.prompts, source_.text});
     hash_ = hash_of(json_text(all, -1));
   }
 
@@ -234,10 +234,10 @@ class Distiller {
     const size_t index = next_line_ + open_.size();
     if (!source_.prompts.empty() && index >= source_.prompts.size()) return;
     open_.push_back(source_.asks_itself() ? Writing() : begun(d_, engine_, source_, index));
-    write(index);
+    request(index);
   }
   // Asks the engine for tokens: for a question, where there is none yet; then for its answer.
-  void write(size_t index) {
+  void request(size_t index) {
     const bool asks = source_.asks_itself() && text(index).begin == 0;
     Sampling sampling = asks ? d_.asking : d_.options.sampling;
     sampling.sequence = uint32_t(2 * index + asks);
@@ -264,7 +264,7 @@ class Distiller {
     const bool blank = w.question.find_first_not_of(" \t\r\n") == std::string::npos;
     w.tokens = source_.talk->after_question(w.tokens);
     w.begin = w.tokens.size();
-    if (w.ended && !blank) write(index);
+    if (w.ended && !blank) request(index);
     else finish(index);  // nothing written
   }
   // Writes what is done, in order, and begins another text.

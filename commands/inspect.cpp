@@ -1,8 +1,8 @@
 // commands/inspect.cpp: says what a model's files hold, as far as can be said without loading the weights: sizes,
 // tokenizer, tensors, files.
 //
-// A GGUF file is mapped and only its header is read; so are its tokens. Of a folder every file is read, to see whether
-// its hash fits. A model that nanospec does not load is described too: "obstacles" says why it does not.
+// A GGUF file is mapped, and only its header and its tokens are read. Of a folder every file of tensors is read, to see
+// whether its hash fits. A model that nanospec does not load is described too: "obstacles" says why it does not.
 //
 // In order: what is found out, and the command line; a model's sizes; its tensors and files; GGUF files; folders; what
 // is written for people. What is found out is collected as the JSON that --json writes, and with it, line by line, what
@@ -216,16 +216,16 @@ std::string template_kind(const std::string& text) {
 
 // Of a model of another architecture it says what the keys say, as far as they have the usual names.
 void describe_model(Inspection& all, const GgufFile& file) {
+  std::string architecture = "not named";
+  all.attempt([&] { architecture = file.text("general.architecture"); });
   all.attempt([&] {
     const Config header = read_gguf_header(file), read = config_of(header, kMostContext);
     const std::string problem = config_problem(read);
     if (!problem.empty()) refuse(problem, file.path, "use another model");
-    describe_model(all, "llama", [&](const Fact& fact) { return fact.of({read, header.block_size}); });
+    describe_model(all, architecture, [&](const Fact& fact) { return fact.of({read, header.block_size}); });
     all.config = read;
   });
   if (all.config) return;
-  std::string architecture = "not named";
-  all.attempt([&] { architecture = file.text("general.architecture"); });
   describe_model(all, architecture, [&](const Fact& fact) {
     const std::string key = architecture + "." + fact.gguf_key;
     return *fact.gguf_key && file.has(key) ? shown_value(file.metadata.at(key)) : "";

@@ -191,7 +191,7 @@ std::string head_of(size_t index, const Line& line, const std::string& model, co
 }
 
 std::vector<Line> read_lines(const Generation& g) {
-  const std::string where = printable(g.options.prompts_file, 300), model = name_of(g.options.settings.model);
+  const std::string where = printable(g.options.prompts_file, 300), model = identity_of(g.options.settings.model);
   std::vector<Line> lines;
   each_json_line(read_file(g.options.prompts_file), where, [&](const Json& json, const std::string& place) {
     lines.push_back(read_line(json, place, g));

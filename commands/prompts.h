@@ -12,7 +12,7 @@ struct Asked {
   Json messages;       // or those of a chat: system, if any; then user and assistant in turn; the last is user
   Asked(std::string its_prompt = "", Json its = {}) : prompt(std::move(its_prompt)), messages(std::move(its)) {}
 };
-// Those of whichever source was given, one at least; of --prompts a line may have "messages" in place of "prompt".
+// The texts that the command line asks for, one at least; a line of --prompts may have "messages" in place of "prompt".
 // Throws std::runtime_error as read_prompts.
 std::vector<Asked> read_asked(const Options& options);
 // Its tokens; of a chat, and of a prompt after --chat, in the model's template. What people say is plain text, as in
@@ -63,7 +63,7 @@ inline std::string line_head(size_t index, const std::string& hash) {
   return filled("{\"index\":{},\"request\":{},", index, Json(hash));
 }
 // A hash of the model, or its path where it has none.
-inline std::string name_of(const std::string& model) {
+inline std::string identity_of(const std::string& model) {
   const std::string hash = weights_hash(model);
   return hash.empty() ? model : hash;
 }

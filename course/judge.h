@@ -26,7 +26,7 @@ struct NotPassed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A process of its own under limits of time and memory, which answers questions.
+// What answers questions: a process of its own under limits of time and memory, or a file of recorded answers.
 class Answerer {
  public:
   virtual ~Answerer() = default;

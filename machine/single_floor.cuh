@@ -1,7 +1,8 @@
 // machine/single_floor.cuh: the floor under the core as one file, which `make single` writes: how a machine runs an
-// operation, in the plainest way. It stands in the place of machine/, cuda/ and weights.h, gives the core's headers the
-// functions that they call, and computes the same bits. machine/single.sh puts each part of it where its title says,
-// and in the place of a line of ++++ what stands in that file under that title.
+// operation, in the plainest way. It replaces most of machine/, and cuda/ and weights.h; it gives the core's headers
+// the functions that they call, and computes the same bits. A line of ==== begins a part: machine/single.sh puts the
+// part where the line says. A line of ++++ names a file and a title: single.sh puts there what this file has under this
+// title.
 #include <algorithm>
 #include <stdexcept>
 #include <string>

@@ -1,7 +1,8 @@
 // machine/tuned.h: the tuned versions of operations: twins on a CPU, the kernels of cuda/ on a GPU.
 //
 // tuned(team, operation, ...) runs the tuned version and returns true, or returns false if there is none, and the
-// portable version must run. Tuned versions are in float only. Twins have the portable version's bits.
+// portable version must run. Tuned versions compute in float only, whatever type weights and cache are stored in. Twins
+// have the portable version's bits.
 #pragma once
 
 #include "machine/attention.h"
@@ -101,9 +102,9 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 #endif
   return s.w.cuda;
 }
-// The matmul of queries, keys and values. On a GPU it writes keys and values into the cache. On a CPU, with one tree,
-// and as many heads for every thread, a thread computes those of the heads that it will use in attention: it need not
-// wait for the others, nor read what they wrote.
+// The matmul of queries, keys and values. On a GPU it writes keys and values into the cache. On a CPU, with one tree
+// and the same number of heads for each thread, a thread computes those of the heads that it will use in attention: it
+// need not wait for the others, nor read what they wrote.
 template <class W, class S>
 bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const AddBias<float>& bias,
            const Attention<float, S>& heads) {

@@ -106,7 +106,7 @@ inline const Measure kTokens = {"tokens per forward", &Experiment::tokens_per_fo
 // ---------------------------------------------------------------------------------------------------------------
 // Experiments
 
-// An experiment: methods, prompts, a measure and a sentence.
+// What an experiment asks: methods, prompts, a measure and a sentence.
 struct Topic {
   const char *name, *question;
   std::string methods;  // see methods_of(); %: the trained drafter; @: the model
@@ -132,8 +132,8 @@ extern const std::vector<Topic> kTopics, kSeeds;
 struct Text {
   std::string name;
   std::vector<std::string> prompts;
-  std::vector<Tokens> tokens = {};      // theirs, and the text of these, where the engine's encoding would make
-  std::vector<std::string> asked = {};  // others
+  std::vector<Tokens> tokens = {};      // of the prompts, where they are not the engine's own encoding
+  std::vector<std::string> asked = {};  // and the text of these tokens
 };
 
 // Runs a topic, which may take bench.seconds: its methods on each text at each temperature. Prints all tables below the

@@ -30,7 +30,7 @@ inline void add_caterpillar(Batch& batch, const int* tokens, int n, int begin, i
   flatten(growth, tree);
   batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, 0);
 }
-// The most that it has where the slots of n positions come in so many segments.
+// The most rows of such a tree where the slots of n positions come in so many segments.
 inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
 // Where slot d of position t stands.
 inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end - 1 - t) * slots + d - 1; }
@@ -127,7 +127,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   int class_of(int token) const { return class_of_.empty() ? token : class_of_[size_t(token)]; }
   const Weight<T, T>& head() const { return sizes.tokens > 0 ? packed_.guess : frozen_.head; }
 
-  // Whether a row is there that all slots begin as.
+  // Whether all slots begin as one row, which is a parameter.
   bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
 
   // The stream's keys and values, and their gradients, go to the slots, or back.
@@ -252,8 +252,8 @@ class ParallelTrainer : public DrafterTrainer<T> {
     team.wait();
   }
 
-  // What the slots have left in the gradients of keys and values, and the gradient of the stream's own top; then where
-  // all begin.
+  // The backward of the stream. Its gradients of keys and values hold already what the slots have added to them. Then
+  // the gradient of the row that all slots begin as.
   void stream_backward() {
     const int C = sizes.n_embd, rows = n_ + with_slot();
     this->pool_.run([&](const Team& team) {

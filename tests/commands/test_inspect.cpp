@@ -159,6 +159,10 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   });
   CHECK(contains(obstacles(odd), "token_type"));
   CHECK(odd["tokenizer"]["tokens"] == 1001);
+  const Folder folder;
+  for (const std::string architecture : {"gpt2", "qwen2", "qwen3"})
+    CHECK(inspected(folder, filled("tests/files/llama_{}.gguf", architecture))["model"]["architecture"] ==
+          architecture);
 }
 
 TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space and a token before a text") {
