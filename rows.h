@@ -18,7 +18,7 @@ struct Batch {
   int roots() const { return int(past.size()); }
   void clear() {  // keeps the memory
     for (auto* list : {&token, &target, &end, &depth, &root, &first_slot, &past}) list->clear();
-    first_row.resize(1);
+    first_row = {0};
   }
 
   // Adds a root whose rows are a tree. Depths and ends count from the tree's first row.

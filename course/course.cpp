@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // What a starter holds of the engine, under the same paths. The tuned versions, for CPU and GPU, stay away: a student's
-// own code runs, or nothing does.
+// own code runs, or nothing does. Of machine/ more is there than is compiled: single.sh takes parts of these files.
 const std::vector<std::string> kEngine = nanospec::split_at(
     "tree.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h machine/numbers.h "
     "machine/single.sh machine/single.cpp machine/single_floor.cuh machine/launch.h machine/launch_gradients.h "

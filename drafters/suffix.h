@@ -167,7 +167,8 @@ class LookBack {
       while (length < longest && length <= place && text_[place - length] == back(length + 1)) length++;
       places_[length].push_back(place + 1 < size ? text_[place + 1] : more[0]);
     }
-    count_.clear();  // counts the tokens that followed, from the longest matches down
+    // Counts the tokens that followed, from the longest matches down.
+    count_.clear();
     for (int length = kLongestMatch; length > 0; length--) {
       if (places_[length].empty()) continue;
       for (int token : places_[length]) count_.add(token)++;

@@ -101,7 +101,8 @@ constexpr bool kTuned = false;
 constexpr bool kTuned = true;
 #endif
 #if defined(WITH_CUDA) && !defined(PORTABLE)
-#define TUNED_CUDA                                                         // the kernels of cuda/ are there
+// The kernels of cuda/ are there.
+#define TUNED_CUDA
 size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // cuda/attention.cuh
 #else
 inline size_t attention_scratch(int, int, int, int) { return 0; }
@@ -186,7 +187,8 @@ template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
   if constexpr (!std::is_same<Op, Nothing>::value) {  // or it would have a kernel
-    constexpr int few = 64;                           // of so few rows a strip has a column for each lane
+    // Of so few rows a strip has a column for each lane.
+    constexpr int few = 64;
     const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kLanes};
     if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
     launch(team, rows * strips.per_row(), strips);

@@ -173,11 +173,13 @@ struct Format {
   static constexpr T kBias = Limits::max_exponent - 1;  // of the exponent
   // 1.5 * 2^kMantissa: the low bits of x + kRounder are the integer nearest x.
   static constexpr T kRounder = T(Bits(3) << kMantissa >> 1);
-  static constexpr T kLn2High = T(kFloat ? 0x1.62e3p-1 : 0x1.62e42feep-1);  // so few bits that an exponent times
-  static constexpr T kLn2Low = T(kFloat ? 0x1.2fefa4p-17 : 0x1.a39ef35793c76p-33);  // it is exact; the rest of ln 2
-  static constexpr T kLogLeast = T(kFloat ? -87.33654f : -708.396418532264);        // exp is a normal number from here
-  static constexpr T kLogMost = T(kFloat ? 88.72283f : 709.782712893384);           // to here
-  static constexpr T kLeast = Limits::min(), kMost = Limits::max();                 // the positive normal numbers
+  // ln 2 in two parts. The first has so few bits that an exponent times it is exact.
+  static constexpr T kLn2High = T(kFloat ? 0x1.62e3p-1 : 0x1.62e42feep-1);
+  static constexpr T kLn2Low = T(kFloat ? 0x1.2fefa4p-17 : 0x1.a39ef35793c76p-33);
+  // Between these exp is a normal number.
+  static constexpr T kLogLeast = T(kFloat ? -87.33654f : -708.396418532264);
+  static constexpr T kLogMost = T(kFloat ? 88.72283f : 709.782712893384);
+  static constexpr T kLeast = Limits::min(), kMost = Limits::max();  // the positive normal numbers
   static constexpr T kInfinity = Limits::infinity(), kNaN = Limits::quiet_NaN();
 };
 

@@ -34,14 +34,14 @@ awk -v marks="${1-}" -v files="$files" '
       return
     }
     if (line == "") { gap = 1; return }
-    if (line == "//") { bar = 1; return }
+    if (line == "//") { blank = 1; return }
     if (line == "#ifdef __CUDACC__" && opened == "") { opened = line; return }
     if (line == "#endif" && opened != "") { opened = ""; return }
-    if (bar && line ~ /^\/\//) print "//"
+    if (blank && line ~ /^\/\//) print "//"
     if (gap || ruler) print ""
     if (ruler && line ~ /^\/\/ /) line = "// ---- " substr(line, 4)  # a title stands in its ruler
     if (opened != "") print opened
-    gap = bar = 0; opened = ruler = ""
+    gap = blank = 0; opened = ruler = ""
     print line
   }
   function rule_for(file, line,    i) {
@@ -49,8 +49,8 @@ awk -v marks="${1-}" -v files="$files" '
     return 0
   }
   # Writes a part: a whole file, or what stands below this title of it, to the next one; of the floor with the parts of
-  # other files that it names. kept[d]: of the d-th #if around a line,
-  # whether the line is in the half that stays: 1, 0, or -1 where the compiler decides.
+  # other files that it names. kept[d]: of the d-th #if around a line, whether the line is in the half that stays: 1, 0,
+  # or -1 where the compiler decides.
   function paste(path, title,    line, indent, rule, depth, kept, at, on, d, part, block) {
     depth = 0; rule = 0; on = title == ""
     while ((getline line < path) > 0) {

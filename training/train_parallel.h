@@ -146,7 +146,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   void run_stream(const float* features, bool with_gradient, const Said& said) {
     const int X = kFeatures * sizes.n_embd;
     for (int t = 0; t < n_; t++) std::copy_n(features + size_t(t) * size_t(X), X, a_.features.at(0, t));
-    rows_ = {};
+    rows_.clear();
     rows_.add_chain(tokens_, n_, 0, 0);
     upload(stream_);
     this->pool_.run([&](const Team& team) {
@@ -164,7 +164,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   void run_segment(int begin, int end, bool with_gradient, const Said& said) {
     const int rows = (end - begin) * sizes.slots();
     if (rows == 0) return;
-    rows_ = {};
+    rows_.clear();
     add_caterpillar(rows_, tokens_, n_, begin, end, sizes.slots());
     for (int& its : rows_.end) its -= n_;  // the stream lies before row 0: it has run
     rows_.first_row = {-n_, rows};
