@@ -1,7 +1,7 @@
 // model.h: one transformer: GPT as nanoGPT defines it, and the Llama family, as settings of one text.
 //
 // In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
-// shapes; the steps of a forward; the forward. There is one, to decode and to train: its rows are a Batch (rows.h). The
+// shapes; the forward, and below it its steps. There is one, to decode and to train: its rows are a Batch (rows.h). The
 // file knows no drafters, files or command lines.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
@@ -347,8 +347,7 @@ struct Activations {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The steps of a forward. Each is a line of forward() below, over the rows of a block; every thread of the block's team
-// calls it.
+// Forward
 
 // The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
@@ -358,138 +357,12 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  
   return dropout;
 }
 
-// The model's three norms, over the rows of a block: of x before a layer's attention, of mid before its MLP, of the
-// last x. What they write is needed in the block alone.
-template <class T>
-Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
-  return {x.at, x.stride, c.n_embd, weight, bias, y.at, y.stride, mean, rstd, c.center, T(c.norm_epsilon)};
-}
-template <class T, class S, class W>
-Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto& its = w.tensors.layers[l];
-  return norm_of(a.config, a.x(l, b), its.ln_1, its.ln_1_bias, a.norm_1.in_scratch(b), a.mean_1.at(l, b.row),
-                 a.rstd_1.at(l, b.row));
-}
-template <class T, class S, class W>
-Norm<T> norm_2(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto& its = w.tensors.layers[l];
-  return norm_of(a.config, a.mid(l, b), its.ln_2, its.ln_2_bias, a.norm_2.in_scratch(b), a.mean_2.at(l, b.row),
-                 a.rstd_2.at(l, b.row));
-}
-template <class T, class S, class W>
-Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers, const RowBlock& b) {
-  return norm_of(a.config, a.x(layers, b), w.tensors.ln_f, w.tensors.ln_f_bias, a.norm_f(0, b), a.mean_f.at(0, b.row),
-                 a.rstd_f.at(0, b.row));
-}
-
 // Rows that a norm has normalized; or, where x is null, that the product which reads them is to normalize (on a GPU).
 template <class T>
 struct Normalized {
   View<T> x;
   Norm<T> norm;
 };
-template <class T>
-Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
-  if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};
-  if (training || b.team.size == 1 || b.rows > kFewRows) {
-    launch(b.team, b.rows, norm);
-  } else {  // each thread all rows, for itself
-    norm.y += size_t(b.team.rank) * kFewRows * norm.y_row;
-    for (int row = 0; row < b.rows; row++) norm(Solo{}, row);
-  }
-  return {{norm.y, norm.y_row}, norm};
-}
-
-// out = x W, as an operation.
-template <class T, class W>
-Matmul<T, W> product(View<T> x, const Panels<W>& w, View<T> out) {
-  return {.x = x.at, .x_row = x.stride, .w = w, .out = out.at, .out_row = out.stride};
-}
-template <class T, class W>
-Matmul<T, W> product(const Normalized<T>& n, const Panels<W>& w, View<T> out) {
-  return {.x = n.x.at, .x_row = n.x.stride, .w = w, .out = out.at, .out_row = out.stride, .norm = n.norm};
-}
-
-// x (R, C) = wte[token] + wpe[position], of all rows.
-template <class T, class W, class S>
-void embed(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
-           const Activations<T, S>& a, const Dropout& dropout) {
-  const int R = batch.forest.rows, C = c.n_embd;
-  T* const x = a.x.at(0, 0);
-  if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, x, a.C});
-  launch(team, R, Embed<T>{batch.token(), batch.forest, w.tensors.wte, w.tensors.wpe, x, a.C, C});
-  drop(team, R, Drop<T>{x, x, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
-}
-
-// The attention of layer l, over all rows.
-template <class T, class S>
-Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const Activations<T, S>& a, int l,
-                             const Dropout& dropout) {
-  return {.forest = batch.forest,
-          .n_head = a.H,
-          .n_kv_head = a.KV,
-          .head_size = a.D,
-          .qkv = a.qkv.at(l, 0),
-          .qkv_row = a.Q,
-          .cache = a.cache(l),
-          .out = a.att.at(l, 0),
-          .out_row = a.A,
-          .log_sum = a.log_sum.at(l, 0),
-          .dropout = dropout_at(dropout, l, kDropAttention),
-          .in_cache = !a.config.qk_norm && product_writes_cache<T>(team),
-          .cache_is_read = a.cache_is_read,
-          .span = a.config.span};
-}
-
-// The norms of each head's queries and keys, over the rows of a block.
-template <class T, class S, class W>
-HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto& its = w.tensors.layers[l];
-  const View<T> qkv = a.qkv(l, b);
-  T* const rstd = a.rstd_heads.at(l, 0);
-  Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, nullptr, qkv, nullptr, rstd ? rstd + b.row : nullptr);
-  norm.channels = a.D;
-  return {norm, its.k_norm, a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
-}
-
-// Queries and keys of the block's rows turn by their positions; with `back` their gradients turn back.
-template <class T, class S>
-void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
-  b.team.wait();
-  const int turned = heads.n_head + heads.n_kv_head;
-  const Rope<T> rope{heads.forest, b.row, qkv, heads.qkv_row, turned, heads.head_size, table.data(), back};
-  rotate(b.team, b.rows, rope, heads);
-}
-
-// act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = x W + b.
-template <class T, class W>
-void activate(const RowBlock& b, const Config& c, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
-              View<T> act) {
-  if (!c.swiglu) {
-    matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias, c.tanh});
-    return b.team.wait();
-  }
-  matmul(b.team, b.rows, product(x, fc.forward, pre), AddBias<T>{pre.at, pre.stride, fc.bias});
-  b.team.wait();
-  launch_columns(b.team, b.rows, c.inner(), SwiGlu<T>{pre.at, pre.stride, c.inner(), act.at, act.stride});
-}
-
-// out (R, C) = residual + dropout(x W + b): a branch joins the residual stream.
-template <class T, class W>
-void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual, View<T> out, const Dropout& dropout) {
-  const auto joined = product(x, w.forward, out);
-  if (dropout.rate == 0) {
-    matmul(b.team, b.rows, joined, JoinResidual<T>{residual.at, out.at, out.stride, w.bias});
-    return b.team.wait();
-  }
-  matmul(b.team, b.rows, joined, AddBias<T>{out.at, out.stride, w.bias});
-  b.team.wait();
-  drop(b.team, b.rows, Drop<T>{out.at, out.at, out.stride, w.forward.n, dropout});
-  launch_columns(b.team, b.rows, w.forward.n, JoinResidual<T>{residual.at, out.at, out.stride, nullptr});
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Forward
 
 // Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
 // thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
@@ -535,6 +408,134 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     matmul(b.team, b.rows, product(x, w.head.forward, a.logits(0, b)));
     b.team.wait();
   });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The steps of a forward. Each is a line of forward(), over the rows of a block; every thread of the block's team calls
+// it. They stand below it, as one reads: a template looks for what takes its types when it is compiled for them.
+
+// x (R, C) = wte[token] + wpe[position], of all rows.
+template <class T, class W, class S>
+void embed(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
+           const Activations<T, S>& a, const Dropout& dropout) {
+  const int R = batch.forest.rows, C = c.n_embd;
+  T* const x = a.x.at(0, 0);
+  if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, x, a.C});
+  launch(team, R, Embed<T>{batch.token(), batch.forest, w.tensors.wte, w.tensors.wpe, x, a.C, C});
+  drop(team, R, Drop<T>{x, x, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
+}
+
+// The attention of layer l, over all rows.
+template <class T, class S>
+Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const Activations<T, S>& a, int l,
+                             const Dropout& dropout) {
+  return {.forest = batch.forest,
+          .n_head = a.H,
+          .n_kv_head = a.KV,
+          .head_size = a.D,
+          .qkv = a.qkv.at(l, 0),
+          .qkv_row = a.Q,
+          .cache = a.cache(l),
+          .out = a.att.at(l, 0),
+          .out_row = a.A,
+          .log_sum = a.log_sum.at(l, 0),
+          .dropout = dropout_at(dropout, l, kDropAttention),
+          .in_cache = !a.config.qk_norm && product_writes_cache<T>(team),
+          .cache_is_read = a.cache_is_read,
+          .span = a.config.span};
+}
+
+// The model's three norms, over the rows of a block: of x before a layer's attention, of mid before its MLP, of the
+// last x. What they write is needed in the block alone.
+template <class T>
+Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
+  return {x.at, x.stride, c.n_embd, weight, bias, y.at, y.stride, mean, rstd, c.center, T(c.norm_epsilon)};
+}
+template <class T, class S, class W>
+Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
+  const auto& its = w.tensors.layers[l];
+  return norm_of(a.config, a.x(l, b), its.ln_1, its.ln_1_bias, a.norm_1.in_scratch(b), a.mean_1.at(l, b.row),
+                 a.rstd_1.at(l, b.row));
+}
+template <class T, class S, class W>
+Norm<T> norm_2(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
+  const auto& its = w.tensors.layers[l];
+  return norm_of(a.config, a.mid(l, b), its.ln_2, its.ln_2_bias, a.norm_2.in_scratch(b), a.mean_2.at(l, b.row),
+                 a.rstd_2.at(l, b.row));
+}
+template <class T, class S, class W>
+Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers, const RowBlock& b) {
+  return norm_of(a.config, a.x(layers, b), w.tensors.ln_f, w.tensors.ln_f_bias, a.norm_f(0, b), a.mean_f.at(0, b.row),
+                 a.rstd_f.at(0, b.row));
+}
+
+template <class T>
+Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
+  if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};
+  if (training || b.team.size == 1 || b.rows > kFewRows) {
+    launch(b.team, b.rows, norm);
+  } else {  // each thread all rows, for itself
+    norm.y += size_t(b.team.rank) * kFewRows * norm.y_row;
+    for (int row = 0; row < b.rows; row++) norm(Solo{}, row);
+  }
+  return {{norm.y, norm.y_row}, norm};
+}
+
+// out = x W, as an operation.
+template <class T, class W>
+Matmul<T, W> product(View<T> x, const Panels<W>& w, View<T> out) {
+  return {.x = x.at, .x_row = x.stride, .w = w, .out = out.at, .out_row = out.stride};
+}
+template <class T, class W>
+Matmul<T, W> product(const Normalized<T>& n, const Panels<W>& w, View<T> out) {
+  return {.x = n.x.at, .x_row = n.x.stride, .w = w, .out = out.at, .out_row = out.stride, .norm = n.norm};
+}
+
+// The norms of each head's queries and keys, over the rows of a block.
+template <class T, class S, class W>
+HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
+  const auto& its = w.tensors.layers[l];
+  const View<T> qkv = a.qkv(l, b);
+  T* const rstd = a.rstd_heads.at(l, 0);
+  Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, nullptr, qkv, nullptr, rstd ? rstd + b.row : nullptr);
+  norm.channels = a.D;
+  return {norm, its.k_norm, a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
+}
+
+// Queries and keys of the block's rows turn by their positions; with `back` their gradients turn back.
+template <class T, class S>
+void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
+  b.team.wait();
+  const int turned = heads.n_head + heads.n_kv_head;
+  const Rope<T> rope{heads.forest, b.row, qkv, heads.qkv_row, turned, heads.head_size, table.data(), back};
+  if (!tuned(b.team, rope, b.rows, heads)) launch(b.team, b.rows * rope.heads, rope);
+}
+
+// act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = x W + b.
+template <class T, class W>
+void activate(const RowBlock& b, const Config& c, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
+              View<T> act) {
+  if (!c.swiglu) {
+    matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias, c.tanh});
+    return b.team.wait();
+  }
+  matmul(b.team, b.rows, product(x, fc.forward, pre), AddBias<T>{pre.at, pre.stride, fc.bias});
+  b.team.wait();
+  launch_columns(b.team, b.rows, c.inner(), SwiGlu<T>{pre.at, pre.stride, c.inner(), act.at, act.stride});
+}
+
+// out (R, C) = residual + dropout(x W + b): a branch joins the residual stream.
+template <class T, class W>
+void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual, View<T> out, const Dropout& dropout) {
+  const auto joined = product(x, w.forward, out);
+  if (dropout.rate == 0) {
+    matmul(b.team, b.rows, joined, JoinResidual<T>{residual.at, out.at, out.stride, w.bias});
+    return b.team.wait();
+  }
+  matmul(b.team, b.rows, joined, AddBias<T>{out.at, out.stride, w.bias});
+  b.team.wait();
+  drop(b.team, b.rows, Drop<T>{out.at, out.at, out.stride, w.forward.n, dropout});
+  launch_columns(b.team, b.rows, w.forward.n, JoinResidual<T>{residual.at, out.at, out.stride, nullptr});
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -445,12 +445,6 @@ void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const
   s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
 }
 
-// Rotates the queries and keys of all rows, or their gradients.
-template <class T, class S>
-void rotate(const Team& team, int rows, const Rope<T>& rope, const Attention<T, S>& heads) {
-  if (!tuned(team, rope, rows, heads)) launch(team, rows * rope.heads, rope);
-}
-
 template <class T>
 void drop(const Team& team, int rows, const Drop<T>& s) {
   if (!idle(s) && !tuned(team, s, rows)) launch_columns(team, rows, s.channels, s);
