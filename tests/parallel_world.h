@@ -80,7 +80,8 @@ inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& tar
 // Runs the program; returns its status.
 inline int train(Words words) {
   words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
-  return train_drafter<ParallelOptions>(int(words.size()), arguments(words).data());
+  ParallelOptions options;
+  return train_drafter(options, int(words.size()), arguments(words).data());
 }
 inline Words usual(const std::string& dir, const Words& more) {
   Words words = {"--parallel",       dir,    "--data",         world().data, "--parallel_tokens", "6000",

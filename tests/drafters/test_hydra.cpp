@@ -101,10 +101,10 @@ int train_on_said(Words words) {
                                "--learning_rate", "1e-2", "--min_lr", "1e-2", "--warmup_iters", "0",
                                name + (name == "--medusa" ? "_heads" : "_ahead"), "3"});
   if (!heads) words.insert(words.end(), {"--parallel_window", "18"});
-  const auto program = name == "--hydra"    ? train_drafter<HydraOptions>
-                       : name == "--medusa" ? train_drafter<MedusaOfTexts>
-                                            : train_drafter<ParallelOfTexts>;
-  return program(int(words.size()), arguments(words).data());
+  HydraOptions hydra(name.substr(2));
+  ParallelOptions parallel(Recorded::kPassages);
+  DrafterOptions& options = heads ? static_cast<DrafterOptions&>(hydra) : parallel;
+  return train_drafter(options, int(words.size()), arguments(words).data());
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ int train_heads(std::vector<std::string> words) {
   words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(&word[0]);
-  return train_drafter<MedusaOptions>(int(argv.size()), argv.data());
+  MedusaOptions options;
+  return train_drafter(options, int(argv.size()), argv.data());
 }
 std::vector<std::string> medusa_words(const std::string& dir, const std::vector<std::string>& more) {
   std::vector<std::string> words = {"--medusa",        dir,   "--data",       world().data, "--medusa_tokens", "6000",

@@ -11,6 +11,7 @@
 #include "tests/world.h"
 #include "training/train_gpt.h"
 #include "training/train_medusa.h"
+#include "training/train_parallel.h"
 
 using namespace nanospec;
 
@@ -36,7 +37,8 @@ int train(std::vector<std::string> words) {
   words.insert(words.begin(),
                {"train_drafter", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
                 "--learning_rate", "1e-2", "--min_lr", "1e-2", "--medusa_heads", "2", "--warmup_iters", "0"});
-  return train_drafter<MedusaOptions>(int(words.size()), arguments(words).data());
+  MedusaOptions options;
+  return train_drafter(options, int(words.size()), arguments(words).data());
 }
 
 }  // namespace
@@ -85,8 +87,7 @@ TEST_CASE("train_drafter: a folder of features is no folder of hidden states, an
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  const WhatIsTrained words = {"some", "", "", Recorded::kFeatures};
-  DrafterOptions o(words);
+  ParallelOptions o;  // learns from features
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
   const DrafterRun run = open_run(o);
