@@ -72,14 +72,14 @@ unit_drafting := files/drafters.cpp growth/shapes.cpp drafters/logits.cpp archiv
 unit_files := $(filter-out $(unit_drafting),$(wildcard files/*.cpp archive/*.cpp))
 unit_experiments := $(wildcard study/experiments*.cpp)
 unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments),$(wildcard study/*.cpp))
-# Tests: a unit a folder. Most spend their time in the library and the commands: they are not optimized. COMPUTING compute
-# themselves: gradients against differences, sweeps, distributions.
+# Tests: a unit a folder, or two with the same headers. Most spend their time in the library and the commands: they are
+# not optimized. COMPUTING compute themselves: gradients against differences, sweeps, distributions.
 unit_tests-computing := $(patsubst %,tests/%.cpp,core/test_model core/test_operations core/test_real core/test_sample \
   core/test_sweep forest/test_forest rules/test_verify)
 unit_tests-trainers := $(patsubst %,tests/%.cpp,$(addprefix drafters/test_,medusa hydra parallel) training/test_train_parallel)
 COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
-TEST_FOLDERS := archive commands core course cuda drafters files growth machine study training
-$(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard tests/$(f)/*.cpp))))
+TEST_FOLDERS := archive commands core+drafters course cuda files growth machine study+training
+$(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard $(patsubst %,tests/%/*.cpp,$(subst +, ,$(f)))))))
 WITNESS := $(filter-out %/runtime.cpp %/cublas.cpp,$(wildcard tests/cuda/ptx/*.cpp)) # what runs nvcc's PTX
 unit_tests-cuda += $(WITNESS)
 # tests/cuda/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, each under a namespace of its

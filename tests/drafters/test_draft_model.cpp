@@ -17,7 +17,7 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kVocab = kSmallVocab, kRows = 33;
+constexpr int kRows = 33;
 
 // The first layers of a model, its embeddings and its last norm, as a model of their own.
 std::vector<float> first_weights(const Config& whole, const std::vector<float>& weights, const Config& part) {
@@ -44,7 +44,7 @@ struct Plain {
     const int depth = 0, end = 1;
     for (size_t i = same; i < text.size(); i++) target.forward(&text[i], &depth, &end, 1), target.rewind(int(i) + 1);
     cached = text;
-    return std::vector<float>(target.logits(0), target.logits(0) + kVocab);
+    return std::vector<float>(target.logits(0), target.logits(0) + kSmallVocab);
   }
 };
 
@@ -58,7 +58,7 @@ struct Game {
   int64_t asked = 0, beyond = 0;
 
   explicit Game(uint32_t seed, int prompt) : chance(seed) {
-    for (int i = 0; i < prompt; i++) text.push_back(chance.below(kVocab));
+    for (int i = 0; i < prompt; i++) text.push_back(chance.below(kSmallVocab));
   }
   // The window of `block` as the drafter sees it, and the path to a node behind it.
   std::vector<int> window(int block, int node) const {
@@ -72,7 +72,7 @@ struct Game {
     const bool chain = chance.below(3) == 0;
     for (int n = chance.below(most); n > 0; n--) {
       const int under = chain ? growth.size() - 1 : chance.below(growth.size());
-      growth.add(under, {chance.below(kVocab), 1});
+      growth.add(under, {chance.below(kSmallVocab), 1});
     }
   }
   // Held against `plain`, a model of window `block`; past that window there must be nothing.
@@ -87,7 +87,7 @@ struct Game {
     }
     REQUIRE(logits != nullptr);
     const std::vector<float> expected = plain(seen);
-    CHECK(std::memcmp(logits, expected.data(), sizeof(float) * kVocab) == 0);
+    CHECK(std::memcmp(logits, expected.data(), sizeof(float) * kSmallVocab) == 0);
   }
   // Asks as a shape would: parents before children; `batch` nodes at a time.
   void ask(Drafter& drafter, Plain& plain, int block) {
@@ -113,7 +113,7 @@ struct Game {
       std::vector<int> children;
       for (int c = tree.first_child(node); c >= 0; c = tree.next_sibling(c)) children.push_back(c);
       node = children.empty() || chance.below(5) == 0 ? -1 : children[chance.below(int(children.size()))];
-      verdict.tokens.push_back(node >= 0 ? tree.token[node] : chance.below(kVocab));
+      verdict.tokens.push_back(node >= 0 ? tree.token[node] : chance.below(kSmallVocab));
     }
     return verdict;
   }
@@ -172,7 +172,7 @@ TEST_CASE("gpt: self says what a model of the first layers says, and leaves the 
           target.forward(t.token.data(), t.depth.data(), t.end.data(), t.size());
           for (int row = 0; row < t.size(); row++) {  // the first forward of verification, on the same cache
             const std::vector<float> expected = whole(game.window(64, t.origin[row]));
-            CHECK(std::memcmp(target.logits(row), expected.data(), sizeof(float) * kVocab) == 0);
+            CHECK(std::memcmp(target.logits(row), expected.data(), sizeof(float) * kSmallVocab) == 0);
           }
           drafter.committed(game.commit(verdict));
           const int before = window_start(int(game.text.size()), 64);
@@ -260,8 +260,8 @@ TEST_CASE("gpt: self too: a drafter that never was prepared says nothing, and ru
   other.start(4), other.add(0, {6, 1});
   const int both[] = {1, 2};
   self.prepare(growth, both, 2);
-  const std::vector<float> row(self.logits(growth, 2), self.logits(growth, 2) + kVocab);
-  CHECK(std::memcmp(row.data(), self.logits(other, 1), sizeof(float) * kVocab) == 0);
+  const std::vector<float> row(self.logits(growth, 2), self.logits(growth, 2) + kSmallVocab);
+  CHECK(std::memcmp(row.data(), self.logits(other, 1), sizeof(float) * kSmallVocab) == 0);
 }
 
 TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone and in unions") {
@@ -282,7 +282,7 @@ TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone 
       std::map<std::string, std::unique_ptr<Drafter>> drafters;
       for (const char* name : {"gpt:small", "gpt:copy", "self:1", "self:2", "suffix+gpt:small", "self:2+lookup",
                                "gpt:small+self:1+recycle"})
-        drafters[name] = load_drafter(name, "", kVocab, make);
+        drafters[name] = load_drafter(name, "", kSmallVocab, make);
       for (float temperature : {0.0f, 0.7f, 1.0f}) {
         Decoding decoding;
         decoding.sampling.temperature = temperature;
@@ -340,7 +340,7 @@ TEST_CASE("gpt: self too: the rules that want a sample of q have one, also where
         std::make_unique<Target>(small, small_weights.data(), Dtype::fp32, false, 1, 65));
   };
   for (const char* name : {"gpt:small", "self:1", "self:1+gpt:small"}) {
-    const std::unique_ptr<Drafter> drafter = load_drafter(name, "", kVocab, make);
+    const std::unique_ptr<Drafter> drafter = load_drafter(name, "", kSmallVocab, make);
     for (const RuleWord& rule : kRules) {
       CAPTURE(rule.word);
       Decoding decoding;
@@ -363,16 +363,16 @@ TEST_CASE("gpt: self too: by name; what is wrong is said in one line") {
   Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
   std::string letters = "abcdefghijklmnopqrstuvwxyzABC", others = "abcdefghijklmnopqrstuvwxyzABD";
   const Tokenizer tokenizer = character_tokenizer(letters);
-  REQUIRE(tokenizer.vocab_size() == kVocab);
+  REQUIRE(tokenizer.vocab_size() == kSmallVocab);
   const auto load = [&](const Tokenizer& own) { return load_small_model(dir, own, Dtype::fp32, Dtype::fp32, target); };
   CHECK(holds(error_of([&] { load(tokenizer); }), dir.c_str()));  // a folder that is not there
   CHECK_THROWS_AS(load(tokenizer), std::runtime_error);
   save_model(dir, config, tokenizer, weights.data());
-  CHECK(load(tokenizer)->vocab == kVocab);
+  CHECK(load(tokenizer)->vocab == kSmallVocab);
   CHECK(holds(error_of([&] { load(character_tokenizer(others)); }), "other tokens than the target"));
   std::filesystem::remove_all(dir);
 
-  CHECK(first_layers(target, 1, "runs/x")->vocab == kVocab);
+  CHECK(first_layers(target, 1, "runs/x")->vocab == kSmallVocab);
   for (const char* part : {"self:2 needs 2", "has 2 in all", ": runs/x: ", "choose self:1 or less"})
     CHECK(holds(error_of([&] { first_layers(target, 2, "runs/x"); }), part));
   CHECK(holds(error_of([&] { first_layers(target, 7, "m.gguf"); }), " in all: m.gguf: choose self:"));

@@ -16,7 +16,7 @@ using namespace nanospec;
 
 namespace {
 
-Config tiny() {
+Config two_tiny_layers() {
   Config c;
   c.n_layer = 2, c.n_head = c.n_kv_head = 2, c.n_embd = 8, c.block_size = 16, c.vocab_size = 11, c.bias = true;
   return c;
@@ -62,7 +62,7 @@ std::vector<float> tree_sum(Trainer<float>& trainer, int i, int parts, int first
 }  // namespace
 
 TEST_CASE("accumulation: an update of N parts adds their gradients in a tree, bit for bit, on any number of threads") {
-  const Config config = tiny();
+  const Config config = two_tiny_layers();
   const std::vector<float> weights = initial_weights(config, 37);
   for (int threads : {1, 2, 3})
     for (int parts : {1, 2, 3, 4, 7}) {
@@ -103,7 +103,7 @@ TEST_CASE("accumulation: an update of N parts adds their gradients in a tree, bi
 TEST_CASE(
     "accumulation: an update of N parts has the gradient of one batch of all their sequences, nearly; of one part, "
     "all") {
-  const Config config = tiny();
+  const Config config = two_tiny_layers();
   const std::vector<float> weights = initial_weights(config, 38);
   Chance chance(39);
   Batch all;
