@@ -9,6 +9,18 @@
 #include <queue>
 
 namespace nanospec {
+
+// SentencePiece's name of a byte: "<0x0A>".
+static std::string byte_name(int byte) {
+  char name[8];
+  snprintf(name, sizeof name, "<0x%02X>", unsigned(byte));
+  return name;
+}
+int byte_of(const std::string& name) {
+  const int byte = name.size() == 6 ? int(strtol(name.c_str() + 3, nullptr, 16)) : -1;
+  return byte >= 0 && byte_name(byte) == name ? byte : -1;
+}
+
 namespace {
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -51,16 +63,6 @@ bool bytes_of(const std::string& name, int type, std::string& bytes) {
   return type == kByte ? bytes.size() == 1 : !bytes.empty();
 }
 
-// SentencePiece's name of a byte: "<0x0A>".
-std::string byte_name(int byte) {
-  char name[8];
-  snprintf(name, sizeof name, "<0x%02X>", unsigned(byte));
-  return name;
-}
-int byte_of(const std::string& name) {
-  const int byte = name.size() == 6 ? int(strtol(name.c_str() + 3, nullptr, 16)) : -1;
-  return byte >= 0 && byte_name(byte) == name ? byte : -1;
-}
 std::string with_spaces(std::string_view name) {  // one for each U+2581
   std::string text;
   for (size_t at = 0, n; at < name.size(); at += n) {

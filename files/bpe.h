@@ -45,6 +45,8 @@ enum class TokenType {
 };
 
 constexpr int kUnknown = 2, kByte = 6;  // GGUF's other types: they count as control tokens, and as normal ones
+// The byte that SentencePiece calls so ("<0x0A>"); -1 for what is no such name.
+int byte_of(const std::string& name);
 
 // Whether control tokens are found in a text ("<|im_end|>" is one token), or are plain text.
 enum class Control { plain, found };
