@@ -101,6 +101,8 @@ void right_candidates(const Row& row, int found, const std::vector<int>& token, 
       allowed++;
       total += nanospec::exp(double(score(x)));
     }
+  if (token.size() < size_t(row.width) || chance.size() < size_t(row.width))
+    wrong(int(token.size()), " tokens and ", int(chance.size()), " chances, should be ", row.width, " or more");
   for (size_t i = size_t(row.width); i < token.size(); i++)
     if (token[i] != -7) wrong("best[", int(i), "] was written: there is room for ", row.width);
   const std::vector<int> got(token.begin(), token.begin() + std::max(0, std::min(found, row.width)));

@@ -47,19 +47,18 @@ void right_growth(const AskedTree& asked, const Answered& got) {
   std::vector<uint64_t> path = {longer_path(0, asked.root)};
   std::vector<std::vector<Guess>> after;  // of each node
   std::vector<size_t> used(size_t(nodes), 0);
-  const auto best_left = [&](Left left, int node) {  // the better one of it and what is left of a node
-    const size_t n = size_t(node), rank = used[n];
-    if (rank >= after[n].size()) return left;
-    const float reach = got.reach[n] * after[n][rank].chance;
-    return reach > left.reach ? Left{node, int(rank), after[n][rank], reach} : left;
-  };
   const auto told = [](const Left& left) {
     return line_of("token ", left.guess.token, ", guess ", left.rank, " after node ", left.node, ", of reach ",
                    left.reach);
   };
   for (int node = 0;; node++) {
     Left left;
-    for (int above = 0; above < node; above++) left = best_left(left, above);
+    for (int above = 0; above < node; above++) {
+      const size_t rank = used[above];
+      if (rank >= after[above].size()) continue;
+      const float reach = got.reach[above] * after[above][rank].chance;
+      if (reach > left.reach) left = {above, int(rank), after[above][rank], reach};
+    }
     if (node > 0 && node == nodes) {
       if (nodes <= asked.budget && left.reach > 0)
         wrong(nodes - 1, " nodes below the root, and there is a next one: ", told(left));

@@ -152,9 +152,7 @@ std::vector<int> picks(Answerer& who, const Settings& s, const std::vector<float
 // Eighths, from -most to most: with a temperature that is a power of two no sum is rounded, whatever its order; many
 // are equal.
 std::vector<float> eighths(Examiner& judge, size_t n, int most) {
-  std::vector<float> list(n);
-  for (float& x : list) x = float(judge.between(-8 * most, 8 * most)) / 8;
-  return list;
+  return times(int(n), [&] { return float(judge.between(-8 * most, 8 * most)) / 8; });
 }
 
 void picks_as_reference(Examiner& judge, Settings settings, const std::vector<float>& logits,
