@@ -4,16 +4,13 @@
 // build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe, which the commands call; main.
 // The loop of decoding is in decode.h.
 #include <climits>
-#include <map>
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
 #include "commands/loading.h"
 #include "commands/losses.h"
-#include "decode.h"
 #include "files/model_drafters.h"
 #include "forest/forest.h"
-#include "target.h"
 
 namespace nanospec {
 
@@ -94,14 +91,11 @@ struct Engine::Parts {
       cost = std::make_shared<Cost>(
           measure_cost(target, std::max(shape.budget, settings.budget) + (target.seats() - 1) * kNodesOfText));
     if (!from_file(shape)) return shape;
-    const std::string key =
-        drafter + " " + shape.name + " " + std::to_string(shape.budget) + " " + std::to_string(temperature);
-    if (!shapes.count(key)) {
-      Shape made = shape;
-      prepare_shape(made, drafter, settings.model, temperature, cost.get());
-      shapes[key] = made;
-    }
-    return shapes[key];
+    Shape& made = shapes[filled("{} {} {} {}", drafter, shape.name, shape.budget, std::to_string(temperature))];
+    if (made.plan) return made;
+    made = shape;
+    prepare_shape(made, drafter, settings.model, temperature, cost.get());
+    return made;
   }
 
   // How a text is decoded. What is learned of a drafter holds for one rule, noise and sampling.

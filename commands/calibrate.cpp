@@ -38,8 +38,7 @@ Command describe(Measurement& m) {
                      {"--places", "N", &m.places, "about how many places in texts to examine", from(10, 1e8)},
                      {"--depths", "N", &m.depths, "depths to measure separately", from(1, kMostDepth)},
                      {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}},
-                    sampling_flags(m.options),
-                    machine_flags(m.options),
+                    run_flags(m.options),
                     {heading("Output"),
                      {"--out", "FILE", &m.out_file, "the file to write, if not the default one", written()},
                      {"--quiet", "", &m.options.settings.quiet, "no progress"}}})};

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cwchar>
 
-#include "commands/commands.h"
+#include "commands/prompts.h"
 
 namespace nanospec {
 namespace {
@@ -31,9 +31,7 @@ Command describe(Options& o) {
                   "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
                  model_text_flags(o)[0]},
-                sampling_flags(o),
-                speculation_flags(o),
-                machine_flags(o),
+                run_flags(o, speculation_flags(o)),
                 {heading("Output"), {"--quiet", "", &o.settings.quiet, "no notes"}}})};
 }
 
@@ -156,26 +154,22 @@ std::string speed_text(const Stats& stats) {
 void answer(Session& s) {
   const Tokens prompt = s.talk.tokens();
   const int most = std::min(s.options.max_new_tokens, s.engine.context() - int(prompt.size()));
-  ShownText stream;
-  bool ended = false, open = true;  // open: what is written does not end a line
-  const auto print = [&](const std::string& text) {
-    if (!text.empty()) open = text.back() != '\n';
-    print_out(text, true);
-  };
+  Growing grown;
   const auto on_token = [&](int token, bool ends) {
-    ended = ends;
-    if (!ended) print(stream.put(s.engine.decode(token)));
-    return true;
+    const bool goes_on = grown.put(s.engine, token, ends);
+    grown.print();
+    return goes_on;
   };
   const Generated generated = continue_text(s.engine, s.options, s.options.method, prompt, most, on_token);
-  print(stream.finish());
-  if (open) print("\n");
+  grown.finish();
+  if (grown.text.empty() || grown.text.back() != '\n') grown.text += '\n';
+  grown.print();
   s.talk.answer(generated.tokens);
   s.last = generated.stats;
   add(s.all, s.last);
   s.answers++;
   if (interrupted()) tell(s, "stopped");
-  else if (!ended) tell(s, "the answer was cut after " + count(most, "token"));
+  else if (!grown.ended) tell(s, "the answer was cut after " + count(most, "token"));
   if (s.person) tell(s, speed_text(s.last));
 }
 

@@ -355,8 +355,7 @@ void watch_interrupts(const std::string& last_line) {
   last_words = nullptr;
   words = last_line.empty() ? "" : (is_drawn_on(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
   last_words = words.c_str();
-  signal(SIGINT, mark_interrupt);
-  signal(SIGTERM, mark_interrupt);
+  for (int number : {SIGINT, SIGTERM}) signal(number, mark_interrupt);
   if (signal(SIGHUP, mark_interrupt) == SIG_IGN) signal(SIGHUP, SIG_IGN);
 }
 bool interrupted() { return interrupt_mark != 0; }
@@ -425,17 +424,16 @@ std::string format_table(const TableRows& rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
   for (const Row& row : rows)
     for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], characters(row[c]));
-  std::string text;
-  for (size_t r = 0; r < rows.size(); r++) {
+  std::string text, rule;
+  for (size_t c = 0; c < width.size(); c++) rule += (c ? "  " : "") + std::string(width[c], '-');
+  for (const Row& row : rows) {
     std::string line;
-    for (size_t c = 0; c < rows[r].size() && c < width.size(); c++) {
-      const std::string space(width[c] - characters(rows[r][c]), ' ');
-      line += (c ? "  " : "") + (align[c] == 'l' ? rows[r][c] + space : space + rows[r][c]);
+    for (size_t c = 0; c < row.size() && c < width.size(); c++) {
+      const std::string space(width[c] - characters(row[c]), ' ');
+      line += (c ? "  " : "") + (align[c] == 'l' ? row[c] + space : space + row[c]);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    if (r > 0 || rows.size() < 2) continue;
-    for (size_t c = 0; c < width.size(); c++) text += (c ? "  " : "") + std::string(width[c], '-');
-    text += "\n";
+    if (&row == &rows.front() && rows.size() > 1) text += rule + "\n";
   }
   return text;
 }

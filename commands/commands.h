@@ -25,18 +25,9 @@
 namespace nanospec {
 
 // Each returns the exit status and throws as run_program() wants it.
-int generate_command(int argc, char** argv);
-int chat_command(int argc, char** argv);
-int compare_command(int argc, char** argv);
-int perplexity_command(int argc, char** argv);
-int inspect_command(int argc, char** argv);
-int index_command(int argc, char** argv);
-int distill_command(int argc, char** argv);
-int calibrate_command(int argc, char** argv);
-int show_command(int argc, char** argv);
-int compress_command(int argc, char** argv);
-int decompress_command(int argc, char** argv);
-int verify_command(int argc, char** argv);
+using CommandFunction = int(int argc, char** argv);
+CommandFunction generate_command, chat_command, compare_command, perplexity_command, inspect_command, index_command,
+    distill_command, calibrate_command, show_command, compress_command, decompress_command, verify_command;
 
 // The program: any of these by its name, help and the version.
 int nanospec_program(int argc, char** argv);
@@ -69,6 +60,10 @@ std::vector<Flag> chat_flags(Options& options);        // chat, system
 std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_out: for commands that take several
 std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, min_p, penalties, seed
 std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
+// How texts are drawn, then `between`, then where.
+inline std::vector<Flag> run_flags(Options& options, const std::vector<Flag>& between = {}) {
+  return together({sampling_flags(options), between, machine_flags(options)});
+}
 
 // Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(const Options& options);

@@ -34,8 +34,7 @@ Command describe(Comparison& c) {
                           std::string(kTextMethods)},
                      speculation_flags(c.options)[3],  // budget
                      {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
-                    sampling_flags(c.options),
-                    machine_flags(c.options),
+                    run_flags(c.options),
                     {heading("Output"),
                      {"--json", "FILE", &c.json_file, "write every run's figures", written()},
                      {"--svg", "FILE", &c.svg_file, "write a picture", written()},

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "commands/prompts.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 

@@ -9,6 +9,7 @@
 #include "archive/known.h"
 #include "commands/commands.h"
 #include "commands/losses.h"
+#include "model.h"
 
 namespace nanospec {
 namespace {

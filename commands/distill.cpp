@@ -12,6 +12,7 @@
 // In order: the command line; how a text begins; which are dropped; the texts; the run.
 
 #include "commands/comparison.h"
+#include "files/advice.h"
 #include "files/said.h"
 
 namespace nanospec {
@@ -50,8 +51,7 @@ Command describe(Distilling& d) {
                  model_text_flags(o).front(),
                  {"--batch", "N", &d.batch, "texts that are written side by side; 0: as many as pay, at most 16",
                   from(0, 4096)}},
-                sampling_flags(o),
-                machine_flags(o),
+                run_flags(o),
                 {heading("Output"), {"--quiet", "", &o.settings.quiet, "no progress, no summary"}}})};
 }
 

@@ -40,9 +40,7 @@ Command describe(Generation& g) {
              written()},
             {"--batch", "N", &g.batch, "texts that are generated side by side; 0: as many as pay, at most 16",
              from(0, 4096)}},
-           sampling_flags(g.options),
-           speculation_flags(g.options),
-           machine_flags(g.options),
+           run_flags(g.options, speculation_flags(g.options)),
            {heading("Output"),
             {"--stream", "", &g.stream, "write each token when it is generated"},
             {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
@@ -124,18 +122,13 @@ int generate_command(int argc, char** argv) {
   const int wanted = g.options.max_new_tokens;
   Growing grown{ShownText(g.stops), prompt + (g.options.chat ? "\n" : "")};  // what standard output gets
   const std::string& text = grown.text;
-  size_t printed = 0;
-  const auto print = [&] {
-    print_out(text.substr(printed), true);
-    printed = text.size();
-  };
   int done = 0;
   Progress progress(g.options.settings.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
   const auto on_token = [&](int token, bool ends) {
     done++;
     const bool goes_on = grown.put(engine, token, ends);
-    if (g.stream) print();  // with the prompt: nothing was refused
+    if (g.stream) grown.print();  // with the prompt: nothing was refused
     if (progress.due())
       progress.show(filled("{} of {}, {} tok/s, {}", thousands(done), count(wanted, "token"),
                            thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
@@ -144,8 +137,8 @@ int generate_command(int argc, char** argv) {
   const Generated generated = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token);
   const Stats& stats = generated.stats;
   progress.clear();
-  grown.text += grown.shown.finish();
-  print();
+  grown.finish();
+  grown.print();
 
   const std::string why = grown.why(interrupted() ? "interrupt" : "length");
   write_stats(g, engine, stats, {{"ended_by", why}, {"text_sha256", sha256(text)}});

@@ -12,7 +12,7 @@ int study_command(int, char** argv) { hand_over("study", argv - 1, "make study")
 
 struct CommandLine {
   const char* name;
-  int (*run)(int argc, char** argv);
+  CommandFunction* run;
   const char* what;
 };
 constexpr CommandLine kCommands[] = {

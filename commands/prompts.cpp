@@ -238,7 +238,8 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Req
     };
     requests[i].on_end = [&, i](const Stats& stats) {
       Growing& t = texts[i];
-      const OrderedJson json = {{"text", std::move(t.text) + t.shown.finish()},
+      t.finish();
+      const OrderedJson json = {{"text", std::exchange(t.text, "")},
                                 {"tokens", stats.tokens},
                                 {"ended_by", t.why("length")},
                                 {"stats", stats_json(engine, stats)}};

@@ -24,6 +24,7 @@ struct Growing {
   ShownText shown;
   std::string text;
   bool ended = false;  // by an end-of-text token, which is no part of what people read
+  size_t printed = 0;  // bytes of the text
 
   // Takes one more token. Returns whether the text goes on.
   bool put(const Engine& engine, int token, bool ends) {
@@ -32,6 +33,10 @@ struct Growing {
     return !is_over();
   }
   bool is_over() const { return ended || shown.stopped(); }
+  // No token comes any more.
+  void finish() { text += shown.finish(); }
+  // Writes what is new to standard output.
+  void print() { print_out(text.substr(std::exchange(printed, text.size())), true); }
   // Why it ended; otherwise: neither by such a token nor before a --stop.
   std::string why(const char* otherwise) const { return ended ? "end of text" : shown.stopped() ? "stop" : otherwise; }
 };

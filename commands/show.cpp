@@ -32,9 +32,7 @@ Command describe(Show& s) {
       "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html build/show.html\n",
       together({text_flags(s.options),
                 model_text_flags(s.options),
-                sampling_flags(s.options),
-                speculation_flags(s.options),
-                machine_flags(s.options),
+                run_flags(s.options, speculation_flags(s.options)),
                 {heading("Output"),
                  {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
                  {"--quiet", "", &s.options.settings.quiet, "no messages, no progress"}}})};

@@ -9,6 +9,7 @@
 #include "archive/archive.h"
 #include "archive/known.h"
 #include "commands/prompts.h"
+#include "model.h"
 
 namespace nanospec {
 namespace {
@@ -114,7 +115,7 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
   };
   if (n > 0) engine.generate(o.method, o.sampling, prompt, n, on_token, observation);
   if (interrupted()) return;
-  grown.text += grown.shown.finish();
+  grown.finish();
   if (!grown.is_over() && n != o.max_new_tokens && c.ended_by != "interrupt") refuse_token(n, "the text is cut");
   if (sha256(grown.text) != c.text_sha256) refuse("the text has another SHA-256 than its tokens", where, kNot);
   if (!c.as_written) refuse("the transcript is not as it was written, though its text is the model's", where, kNot);

@@ -26,27 +26,27 @@ const Command kCommand = {
 int train(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const bool help = std::count(words.begin(), words.end(), "--help") + std::count(words.begin(), words.end(), "-h") > 0;
-  int (*trainer)(int, char**) = nullptr;
+  std::unique_ptr<DrafterOptions> options;
   const auto flags = named_flags(argc, argv);
   std::string data;
   for (const auto& [flag, value] : flags)
     if (flag == "--data") data = value;
   const bool of_texts = std::filesystem::path(data).extension() == ".jsonl";
   for (const auto& [flag, value] : flags) {  // the first one counts
-    if (flag == "--medusa" && !trainer)
-      trainer = of_texts ? train_drafter<MedusaOfTexts> : train_drafter<MedusaOptions>;
-    if (flag == "--hydra" && !trainer) trainer = train_drafter<HydraOptions>;
-    if (flag == "--parallel" && !trainer)
-      trainer = of_texts ? train_drafter<ParallelOfTexts> : train_drafter<ParallelOptions>;
+    if (options) break;
+    if (flag == "--medusa" && !of_texts) options = std::make_unique<MedusaOptions>();
+    else if (flag == "--medusa" || flag == "--hydra") options = std::make_unique<HydraOptions>(flag.substr(2));
+    else if (flag == "--parallel")
+      options = std::make_unique<ParallelOptions>(of_texts ? Recorded::kPassages : Recorded::kFeatures);
   }
   for (const auto& [flag, model] : flags)
     if ((flag == "--medusa" || flag == "--parallel") && is_gguf(model) && !of_texts && !help)
       throw std::invalid_argument(
           "for a GGUF file it learns from what the model said: --data: give it FILE.jsonl, which "
           "nanospec distill writes");
-  if (trainer && !help) return trainer(argc, argv);
+  if (options && !help) return train_drafter(*options, argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name
-  if (trainer) return trainer(2, alone);
+  if (options) return train_drafter(*options, 2, alone);
   if ((help || data.empty()) && parse_flags(kCommand, argc, argv).help) return 0;
   throw std::invalid_argument(
       "a flag is missing: train_drafter: add --medusa MODEL, --hydra MODEL or --parallel MODEL");

@@ -15,12 +15,7 @@
 //
 // How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h),
 // HydraOptions (train_hydra.h) or ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the
-// program asks of options:
-//   command()                               its flags
-//   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
-//   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
-//   trainer(run, pool)                      its table and arrays, as they begin
-//   described(), add_figures(json)          what is printed of it
+// program asks of them is in DrafterOptions and DrafterTrainer.
 #pragma once
 
 #include "files/drafters.h"
@@ -39,6 +34,11 @@ struct WhatIsTrained {
   Recorded recorded;                // what it learns from
 };
 
+struct DrafterRun;
+template <class T>
+struct DrafterTrainer;
+
+// What is asked of such a program's options.
 struct DrafterOptions : RunOptions {
   const WhatIsTrained words;
   std::string dir, target = "self";
@@ -46,6 +46,7 @@ struct DrafterOptions : RunOptions {
   float temperature = 1;
   std::shared_ptr<Lessons> lessons;  // where it learns from what the model said: then the updates follow from epochs
   int passage = 1;                   // places of a passage
+
   explicit DrafterOptions(WhatIsTrained its) : words(std::move(its)) {
     batch_size = 512;
     eval_interval = 500;
@@ -54,10 +55,19 @@ struct DrafterOptions : RunOptions {
     lessons = std::make_shared<Lessons>();
     max_iters = eval_interval = 0;
   }
+  virtual ~DrafterOptions() = default;
+  virtual Command command() = 0;                    // its flags
+  virtual void set_sizes(const DrafterRun&) = 0;    // what its tensors' shapes follow from, or a refusal
+  virtual int ahead() const = 0;                    // the tokens that it says
+  virtual Metadata settings() const = 0;            // what a resumed run must share
+  virtual Metadata metadata() const { return {}; }  // what its file says beside tensors
+  virtual std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun&, Pool&) const = 0;  // as it begins
+  virtual std::string described() const = 0;                                                   // what is printed of it
+  virtual void add_figures(Json& stats) const = 0;
+
   bool generated() const { return target != "text"; }
   std::string folder() const { return out.empty() ? folder_of_model(dir) : out; }  // of NAME.safetensors
   std::string path(const char* more = "") const { return heads_path(folder(), words.name + more); }
-  Metadata metadata() const { return {}; }  // what its file says beside tensors
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
@@ -402,10 +412,9 @@ inline std::string right_at_once(const std::string& who, const std::vector<RankR
 // ---------------------------------------------------------------------------------------------------------------
 // A training, from the first update or from where the last run was stopped
 
-template <class Options>
 struct Course {
   const DrafterRun& run;
-  const Options& o;
+  const DrafterOptions& o;
   const Recordings& states;
   DrafterTrainer<float>& trainer;
 
@@ -544,9 +553,7 @@ inline void count_updates(DrafterOptions& o, const DrafterRun& run) {
 }
 
 // Runs the program: shards, training, what came of it. Returns the exit status.
-template <class Options>
-int train_drafter(int argc, char** argv) {
-  Options o;
+inline int train_drafter(DrafterOptions& o, int argc, char** argv) {
   const Given given = parse_flags(o.command(), argc, argv);
   if (given.help) return 0;
   check_outputs(given);
@@ -573,7 +580,7 @@ int train_drafter(int argc, char** argv) {
                 o.described(), name_of(run.sizes.what),
                 thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows), bytes_text(states.bytes()),
                 run.folder(), count(o.threads, "thread"), kSimd));
-  Course<Options> course{run, o, states, *trainer};
+  Course course{run, o, states, *trainer};
   if (const int status = course.train()) return status;
   if (!o.quiet) tell(course.report(shard_seconds));
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");

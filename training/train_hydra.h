@@ -136,11 +136,12 @@ struct HydraOptions : DrafterOptions {
   int ahead_tokens = 4, width = 0;
   HydraSizes sizes;
 
-  explicit HydraOptions(const char* name = "hydra") : DrafterOptions({name, "heads", "depth", Recorded::kExamples}) {
+  explicit HydraOptions(const std::string& name = "hydra")
+      : DrafterOptions({name, "heads", "depth", Recorded::kExamples}) {
     batch_size = 256;
   }
   bool sees_path() const { return words.name == "hydra"; }
-  Command command() {
+  Command command() override {
     const std::string flag = "--" + words.name;
     const std::vector<Flag> own = {
         heading("Heads"),
@@ -158,33 +159,30 @@ struct HydraOptions : DrafterOptions {
                 flag + " models/SmolLM2-135M-Instruct.Q4_1.gguf --data said.jsonl\n",
             drafter_flags(*this, own)};
   }
-  void set_sizes(const DrafterRun& run) {
+  void set_sizes(const DrafterRun& run) override {
     const int C = run.model.config.n_embd;
     sizes = {C, width > 0 ? width : 2 * C, run.guesses, sees_path() ? 0 : ahead_tokens};
   }
-  Metadata settings() const {
+  Metadata settings() const override {
     return {{"ahead", std::to_string(ahead_tokens)}, {"width", std::to_string(sizes.width)}};
   }
-  int ahead() const { return ahead_tokens; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
+  int ahead() const override { return ahead_tokens; }
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const override {
     const auto embeddings = [its = lessons](const int* tokens, int n, float* to) { its->embeddings(tokens, n, to); };
     auto heads = std::make_unique<HydraTrainer<float>>(sizes, lessons->class_of, embeddings, ahead_tokens,
                                                        std::min(batch_size, run.sizes.sequences), pool);
     heads->set_weights(lessons->initial(hydra_table(sizes), seed).data());
     return heads;
   }
-  std::string described() const {
+  std::string described() const override {
     return filled(", {} tokens {}, {} different ones", ahead_tokens, sees_path() ? "of a path" : "behind the root",
                   thousands(sizes.tokens));
   }
-  void add_figures(Json& stats) const {
+  void add_figures(Json& stats) const override {
     stats.update({{sees_path() ? "hydra_ahead" : "medusa_heads", ahead_tokens},
                   {words.name + "_width", sizes.width},
                   {words.name + "_vocabulary", sizes.tokens}});
   }
-};
-struct MedusaOfTexts : HydraOptions {
-  MedusaOfTexts() : HydraOptions("medusa") {}
 };
 
 }  // namespace nanospec

@@ -27,7 +27,7 @@ class MedusaTrainer : public DrafterTrainer<T> {
         sizes(s),
         distribution_(distribution),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
-        roots_(root_table(s, target.embedding)),
+        roots_(s.root ? root_table(s, target.embedding) : std::vector<T>()),
         a_(s, rows, s.heads) {
     pool.run([&](const Team& team) { packed_.target.pack(team); });
   }
@@ -114,7 +114,7 @@ class MedusaTrainer : public DrafterTrainer<T> {
   }
 
   const bool distribution_;
-  const std::vector<T> head_, roots_;  // (V, C)
+  const std::vector<T> head_, roots_;  // (V, C); where the heads read no root, no roots
   MedusaWeights<T> packed_{sizes, this->weights.data(), head_.data(), true};
   MedusaTensors<T> gradients_{sizes, this->gradient.data()};
   MedusaActivations<T> a_;                                                       // head k's row i is row k R + i
@@ -141,7 +141,7 @@ struct MedusaOptions : DrafterOptions {
   MedusaSizes sizes;
   MedusaOptions() : DrafterOptions({"medusa", "heads", "head", Recorded::kHidden}) {}
 
-  Command command() {
+  Command command() override {
     const std::vector<Flag> own = {
         heading("Heads"),
         {"--medusa_heads", "N", &sizes.heads, "how many: head k says the k-th token after the next",
@@ -161,25 +161,25 @@ struct MedusaOptions : DrafterOptions {
             "  # takes minutes\n",
             drafter_flags(*this, own)};
   }
-  void set_sizes(const DrafterRun& run) {
+  void set_sizes(const DrafterRun& run) override {
     check_window(run, sizes.heads, 1, std::to_string(sizes.heads) + " heads", "--medusa_heads");
     sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
   }
-  Metadata settings() const {
+  Metadata settings() const override {
     return {{"heads", std::to_string(sizes.heads)},
             {"rank", std::to_string(sizes.rank)},
             {"root", std::to_string(sizes.root)}};
   }
-  int ahead() const { return sizes.heads; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
+  int ahead() const override { return sizes.heads; }
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const override {
     const TargetEnds<float> ends(run.model.config, run.model.weights.data());
     auto heads = std::make_unique<MedusaTrainer<float>>(sizes, ends, target == "distribution", batch_size, pool);
     heads->set_weights(initial_medusa(sizes, ends.head, seed).data());
     return heads;
   }
-  std::string described() const { return " in " + std::to_string(sizes.heads) + " heads"; }
-  void add_figures(Json& stats) const {
+  std::string described() const override { return " in " + std::to_string(sizes.heads) + " heads"; }
+  void add_figures(Json& stats) const override {
     stats.update({{"medusa_heads", sizes.heads}, {"medusa_rank", sizes.rank}, {"medusa_root", sizes.root}});
   }
 };

@@ -308,7 +308,7 @@ struct ParallelOptions : DrafterOptions {
     weight_decay = 0.01f;
   }
 
-  Command command() {
+  Command command() override {
     std::vector<Flag> own = {
         heading("Drafter"),
         {"--parallel_layers", "N", &sizes.n_layer, "layers", from(1, kMostParallelLayers)},
@@ -340,7 +340,7 @@ struct ParallelOptions : DrafterOptions {
             "runs/one-layer  # takes minutes\n",
             drafter_flags(*this, own)};
   }
-  void set_sizes(const DrafterRun& run) {
+  void set_sizes(const DrafterRun& run) override {
     sizes.n_head = run.model.config.n_head;
     sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
@@ -360,14 +360,14 @@ struct ParallelOptions : DrafterOptions {
           sizes.head_size());
     check_window(run, sizes.ahead, 2, std::to_string(sizes.ahead) + " tokens at once", "--parallel_ahead");
   }
-  Metadata settings() const {
+  Metadata settings() const override {
     Metadata settings = metadata();
     settings["n_layer"] = std::to_string(sizes.n_layer);
     settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
   }
-  int ahead() const { return sizes.ahead; }
-  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const {
+  int ahead() const override { return sizes.ahead; }
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const override {
     std::optional<WithoutLayers> ends;  // in place of a model whose weights may be of any number type
     if (lessons) ends.emplace(*lessons->target);
     auto drafter = std::make_unique<ParallelTrainer<float>>(
@@ -377,18 +377,14 @@ struct ParallelOptions : DrafterOptions {
     drafter->set_weights((lessons ? lessons->initial(table, seed) : initial_weights(table, seed)).data());
     return drafter;
   }
-  Metadata metadata() const { return parallel_metadata(sizes); }
-  std::string described() const {
+  Metadata metadata() const override { return parallel_metadata(sizes); }
+  std::string described() const override {
     return sizes.sequential ? ", one token after the other" : ", " + std::to_string(sizes.ahead) + " tokens at once";
   }
-  void add_figures(Json& stats) const {
+  void add_figures(Json& stats) const override {
     for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
     stats["parallel_segments"] = segments;
   }
-};
-
-struct ParallelOfTexts : ParallelOptions {
-  ParallelOfTexts() : ParallelOptions(Recorded::kPassages) {}
 };
 
 }  // namespace nanospec
