@@ -1,8 +1,8 @@
 // model.h: one transformer: GPT as nanoGPT defines it, and the Llama family, as settings of one text.
 //
 // In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
-// shapes; the forward, and below it its steps. There is one, to decode and to train: its rows are a Batch (rows.h). The
-// file knows no drafters, files or command lines.
+// shapes; the forward, and below it its steps. One forward serves decoding and training: its rows are a Batch (rows.h).
+// The file knows no drafters, files or command lines.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
 // values (both T, or bf16 to decode). Shapes: L layers, R rows, C channels, H heads, D head size, V vocabulary.
@@ -346,9 +346,6 @@ struct Activations {
   size_t row_bytes() const { return sizeof(T) * size_t(4 * C + G + F); }  // of one row in the widest part of a layer
 };
 
-// ---------------------------------------------------------------------------------------------------------------
-// Forward
-
 // The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  // from a row on
@@ -356,6 +353,9 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  
   dropout.first_row += row;
   return dropout;
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Forward
 
 // Rows that a norm has normalized; or, where x is null, that the product which reads them is to normalize (on a GPU).
 template <class T>
@@ -367,7 +367,7 @@ struct Normalized {
 // Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
 // thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
 // layers than the model: then only the first ones run. Without logits the last layer only fills the cache.
-// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x.
+// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x; with_logits must not be 0 then.
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, int with_logits, const Dropout& dropout = {}) {
@@ -411,8 +411,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The steps of a forward. Each is a line of forward(), over the rows of a block; every thread of the block's team calls
-// it. They stand below it, as one reads: a template looks for what takes its types when it is compiled for them.
+// The steps of forward(), in the order of their use. Those that take a RowBlock run over its rows: every thread of its
+// team calls them. C++ lets them stand below: in a template a call is looked up where its types are known.
 
 // x (R, C) = wte[token] + wpe[position], of all rows.
 template <class T, class W, class S>
@@ -446,10 +446,21 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
 }
 
 // The model's three norms, over the rows of a block: of x before a layer's attention, of mid before its MLP, of the
-// last x. What they write is needed in the block alone.
+// last x. The first two write what the block alone needs; the last one's output is kept, for the head's gradient and
+// for drafters.
 template <class T>
 Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
-  return {x.at, x.stride, c.n_embd, weight, bias, y.at, y.stride, mean, rstd, c.center, T(c.norm_epsilon)};
+  return {.x = x.at,
+          .x_row = x.stride,
+          .channels = c.n_embd,
+          .weight = weight,
+          .bias = bias,
+          .y = y.at,
+          .y_row = y.stride,
+          .mean = mean,
+          .rstd = rstd,
+          .center = c.center,
+          .epsilon = T(c.norm_epsilon)};
 }
 template <class T, class S, class W>
 Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
@@ -469,6 +480,8 @@ Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers
                  a.rstd_f.at(0, b.row));
 }
 
+// Runs the norm; of few rows each thread writes a copy of its own, for that is cheaper than a barrier. On a GPU it
+// leaves the norm to the product.
 template <class T>
 Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
   if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};
@@ -502,7 +515,8 @@ HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l,
   return {norm, its.k_norm, a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
 }
 
-// Queries and keys of the block's rows turn by their positions; with `back` their gradients turn back.
+// Queries and keys of the block's rows, in the qkv of all rows, turn by their positions; with `back` their gradients
+// turn back. It waits first: what wrote them may not have.
 template <class T, class S>
 void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
   b.team.wait();

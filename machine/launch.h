@@ -169,9 +169,10 @@ class Array {
 // ---------------------------------------------------------------------------------------------------------------
 // Launch
 
-// Runs op(group, row) for each row. When it returns to a thread, all rows are done. On a GPU a warp runs a row. That
-// suits thousands of rows of up to some thousand numbers: norms, embedding, the optimizer's pieces. Neighbouring lanes
-// read neighbouring numbers, and a row that is read again is in L1. Operations of other shapes have kernels in cuda/.
+// Runs op(group, row) for each row. When it returns to a CPU's thread, all rows are done; a GPU's launches run in the
+// order of their calls. There a warp runs a row. That suits thousands of rows of up to some thousand numbers: norms,
+// embedding, the optimizer's pieces. Neighbouring lanes read neighbouring numbers, and a row that is read again is in
+// L1. Operations of other shapes have kernels in cuda/.
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
@@ -202,12 +203,13 @@ struct RowBlock {
   int row, rows, scratch;
 };
 
+constexpr int kLeastRows = 48;  // of a thread
+
 // Runs f(block) for all rows, block by block. f is some operations that follow each other, of which none looks at
 // another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
 // next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading
 // the weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block has twice as many
 // rows as fit L2 with all of these: an operation and the next one look at half of them.
-constexpr int kLeastRows = 48;  // of a thread
 template <class F>
 void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
   if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, 0, rows, 0});
@@ -221,7 +223,7 @@ void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
   team.wait();
 }
 
-// The rows' keys and values are in the cache, if they were not.
+// Writes the rows' keys and values into the cache, unless the product has (in_cache).
 template <class T, class S>
 void fill_cache(const Team& team, const Attention<T, S>& s) {
   team.wait();
@@ -421,7 +423,8 @@ size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bo
   return size_t(rows) * n_head * slots;
 }
 
-// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most keys).
+// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most keys). most:
+// no row sees more keys.
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
   tell(s);
@@ -431,7 +434,8 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most)
 }
 
 // The matmul of the queries, keys and values that attention reads. Where product_writes_cache(), which heads.in_cache
-// says, it writes keys and values into the cache too.
+// says, it writes keys and values into the cache too. It may return before the other threads are done: attention() may
+// follow it at once; before anything else, wait.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias, const Attention<T, S>& heads) {
   const AddBias<T> add{s.out, s.out_row, bias};
