@@ -411,7 +411,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The steps of forward(), in the order of their use. Those that take a RowBlock run over its rows: every thread of its
+// The steps of forward(), from the embedding on. Those that take a RowBlock run over its rows: every thread of its
 // team calls them. C++ lets them stand below: in a template a call is looked up where its types are known.
 
 // x (R, C) = wte[token] + wpe[position], of all rows.

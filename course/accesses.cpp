@@ -108,9 +108,10 @@ void end_block() {
 }
 
 void access(const void* address, size_t size, bool write, const void* from) {
-  if (!watching || inside) return;
-  inside = true;
   const uintptr_t at = uintptr_t(address);
+  // The emulator's own writes to its block come when that is half written: then it cannot be asked what it holds.
+  if (!watching || inside || holds({&emulator::block, sizeof emulator::block}, at)) return;
+  inside = true;
   const bool in_shared = emulator::block.holds(address) || holds(program.shared, at);
   const bool in_global =
       !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) { return holds(piece, at); });
