@@ -10,7 +10,7 @@ ARCH ?= native
 CLANG := $(findstring clang,$(CXX))
 # clang would warn of every loop that it could not vectorize, though it may have no reason to.
 WARN := -Wall -Wextra $(if $(CLANG),-Wno-pass-failed)
-# Up to a gigabyte g++ collects no garbage: that is a tenth of its time. JOBS counts a gigabyte for each.
+# Up to a gigabyte g++ collects no garbage: that is a tenth of its time. JOBS counts two gigabytes for each.
 MEMORY := $(if $(CLANG),,--param ggc-min-heapsize=1000000)
 # Compilers prefer vectors of 256 bits where there are 512, for processors whose clock these once slowed.
 MACROS := echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null
@@ -45,8 +45,8 @@ NVCCFLAGS := -std=c++17 --fmad=false -x cu -I. -Wno-deprecated-gpu-targets -Xptx
 # ---------------------------------------- How steps are shown
 Q := $(if $(filter 1,$(V)),,@)
 MAKEFLAGS += --no-print-directory
-# As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
-JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
+# As many compilers at a time as there are cores, and twice as many gigabytes free; the command line's -j goes first.
+JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 2097152)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
 export ARCH BUILD CAPABILITIES CXX GPU JOBS MACROS NVCC
 # $(call step,WORD): the line of a step, for instance "  12/31  CXX  build/objects/nanospec.o".
 step = $(eval DONE += x)@echo "  $(words $(DONE))$(STEPS)  $(1)  $@" | tee $(BUILD)/step
@@ -70,15 +70,13 @@ unit_command_line := commands/cli.cpp commands/outputs.cpp
 unit_commands := $(filter-out $(unit_command_line),$(wildcard commands/*.cpp))
 unit_drafting := files/drafters.cpp growth/shapes.cpp drafters/logits.cpp archive/coder.cpp
 unit_files := $(filter-out $(unit_drafting),$(wildcard files/*.cpp archive/*.cpp))
-unit_experiments := $(wildcard study/experiments*.cpp)
-unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments),$(wildcard study/*.cpp))
-# Tests: a unit a folder, or two with the same headers. Most spend their time in the library and the commands: they are
+unit_study := $(filter-out study/study.cpp study/roofline.cpp,$(wildcard study/*.cpp))
+# Tests: a unit is folders with the same headers. Most spend their time in the library and the commands: they are
 # not optimized. COMPUTING compute themselves: gradients against differences, sweeps, distributions.
-unit_tests-computing := $(patsubst %,tests/%.cpp,core/test_model core/test_operations core/test_real core/test_sample \
-  core/test_sweep forest/test_forest rules/test_verify)
-unit_tests-trainers := $(patsubst %,tests/%.cpp,$(addprefix drafters/test_,medusa hydra parallel) training/test_train_parallel)
-COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
-TEST_FOLDERS := archive commands core+drafters course cuda files growth machine study+training
+COMPUTING := $(patsubst %,tests/%.cpp,core/test_model core/test_operations core/test_real core/test_sample core/test_sweep \
+  $(addprefix drafters/test_,medusa hydra parallel) forest/test_forest rules/test_verify training/test_train_parallel)
+unit_tests-computing := $(COMPUTING)
+TEST_FOLDERS := archive+files+study+training commands+course core+drafters+growth+machine cuda
 $(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard $(patsubst %,tests/%/*.cpp,$(subst +, ,$(f)))))))
 WITNESS := $(filter-out %/runtime.cpp %/cublas.cpp,$(wildcard tests/cuda/ptx/*.cpp)) # what runs nvcc's PTX
 unit_tests-cuda += $(WITNESS)
@@ -87,11 +85,11 @@ unit_tests-cuda += $(WITNESS)
 EMULATED := $(wildcard tests/cuda/cuda_*.cu)
 unit_tests-emulated := $(filter-out %_portable.cu,$(EMULATED))
 ON_GPU := $(if $(GPU),$(EMULATED:%.cu=$(O)/%.cuda.o))
-UNITS := command_line commands drafting files experiments study \
-  $(patsubst %,tests-%,trainers computing emulated $(TEST_FOLDERS))
+UNITS := command_line commands drafting files study \
+  $(patsubst %,tests-%,computing emulated $(TEST_FOLDERS))
 units = $(1:%=$(O)/units/%.o)
 # What waits for the disk, or for a person.
-$(call units,command_line commands files experiments study) $(O)/study/study.o: OPTIMIZE := $(WAITS)
+$(call units,command_line commands files study) $(O)/study/study.o: OPTIMIZE := $(WAITS)
 # It reads all levels of memory: under the sanitizers too that is to take a second.
 $(O)/study/roofline.o: OPTIMIZE := -O1
 # What computes on a CPU is in the library, so nvcc optimizes the other files' code for the host less.
@@ -99,7 +97,7 @@ $(O)/%.cuda.o: OPTIMIZE := $(WAITS)
 $(O)/machine/library.cuda.o: OPTIMIZE := $(COMPUTES)
 $(O)/tests/%.o $(O)/units/tests-%.o: OPTIMIZE := -O0 $(TESTS_TRUSTED)
 $(O)/tests/%.o $(O)/units/tests-%.o: MORE := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
-$(COMPUTING:%.cpp=$(O)/%.o) $(call units,tests-computing tests-trainers): OPTIMIZE := -O1 $(TESTS_TRUSTED)
+$(COMPUTING:%.cpp=$(O)/%.o) $(call units,tests-computing): OPTIMIZE := -O1 $(TESTS_TRUSTED)
 $(O)/tests/cuda/cuda_%.o $(O)/units/tests-emulated.o: INSTANTIATE :=
 $(ON_GPU): OPTIMIZE := $(COMPUTES)
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
@@ -134,7 +132,7 @@ $(O)/%.cuda.o: %.cu $(BUILD)/flags.cuda ; $(compile)
 FILES := $(O)/machine/sampling.o $(O)/machine/twins.o $(call units,drafting files)
 LIBRARY := $(O)/machine/library.o $(FILES)
 COMMANDS := $(call units,command_line commands)
-STUDY := $(call units,command_line experiments study) $(O)/study/roofline.o
+STUDY := $(call units,command_line study) $(O)/study/roofline.o
 # What takes longest to compile comes first. train_drafter runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
 PROGRAMS := $(addprefix $(BUILD)/,train_drafter train_gpt nanospec study)
 ON_CUDA := $(addprefix $(BUILD)/,nanospec-cuda train_gpt-cuda study-cuda)

@@ -316,7 +316,8 @@ struct Activations {
   Rows<T> saved(size_t stride) const { return rows_of(training ? L : 0, R, stride); }
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
-  // Strides: an odd number of cache lines, so that the same columns of many rows do not meet in a few sets of a cache.
+  // Strides: of floats an odd number of cache lines, but for V, so that the same columns of many rows do not meet in a
+  // few sets of a cache.
   int C = pad16(config.n_embd) | 16, Q = pad16(config.qkv_size()) | 16, A = pad16(config.heads_size()) | 16;
   int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
@@ -512,7 +513,8 @@ HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l,
   T* const rstd = a.rstd_heads.at(l, 0);
   Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, nullptr, qkv, nullptr, rstd ? rstd + b.row : nullptr);
   norm.channels = a.D;
-  return {norm, its.k_norm, a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
+  return {
+      .norm = norm, .of_key = its.k_norm, .raw = a.raw.at(l, b.row), .n_head = a.H, .heads = a.H + a.KV, .rows = a.R};
 }
 
 // Queries and keys of the block's rows, in the qkv of all rows, turn by their positions; with `back` their gradients
@@ -520,8 +522,14 @@ HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l,
 template <class T, class S>
 void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
   b.team.wait();
-  const int turned = heads.n_head + heads.n_kv_head;
-  const Rope<T> rope{heads.forest, b.row, qkv, heads.qkv_row, turned, heads.head_size, table.data(), back};
+  const Rope<T> rope{.forest = heads.forest,
+                     .first = b.row,
+                     .qkv = qkv,
+                     .qkv_row = heads.qkv_row,
+                     .heads = heads.n_head + heads.n_kv_head,
+                     .head_size = heads.head_size,
+                     .table = table.data(),
+                     .back = back};
   if (!tuned(b.team, rope, b.rows, heads)) launch(b.team, b.rows * rope.heads, rope);
 }
 

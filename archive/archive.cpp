@@ -81,7 +81,7 @@ constexpr size_t kMostRun = 256;  // raw bytes of one escape
 
 BlockWriter::BlockWriter(const Tokenizer& tokenizer, int vocab, int begin, std::string_view text)
     : pieces_(pieces_of(tokenizer, text)), counts_(vocab) {
-  std::copy_if(pieces_.begin(), pieces_.end(), std::back_inserter(tokens_), [](Piece piece) { return piece >= 0; });
+  std::copy_if(pieces_.begin(), pieces_.end(), std::back_inserter(tokens_), [](TextPiece piece) { return piece >= 0; });
   raw_ = pieces_.size() - tokens_.size();
   if (tokens_.empty()) return;
   if (begin >= 0) tokens_.insert(tokens_.begin(), begin);

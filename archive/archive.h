@@ -74,7 +74,7 @@ class BlockWriter {
   std::string finish();  // call it once, when all tokens have been picked
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<TextPiece> pieces_;
   std::vector<int> tokens_;
   size_t at_ = 0, raw_ = 0;
   Counts counts_;

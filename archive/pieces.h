@@ -12,15 +12,15 @@
 namespace nanospec {
 
 // A piece is a token, or the byte b as -1 - b.
-using Piece = int;
-constexpr Piece raw_piece(char byte) { return -1 - int(uint8_t(byte)); }
-constexpr char byte_of(Piece raw) { return char(-1 - raw); }
+using TextPiece = int;
+constexpr TextPiece raw_piece(char byte) { return -1 - int(uint8_t(byte)); }
+constexpr char byte_of(TextPiece raw) { return char(-1 - raw); }
 
 // A run of raw bytes costs a symbol and its length, some 5 bytes: so few bytes alone are not worth tokens.
 constexpr size_t kShortest = 6;
 
 // Appends the tokens of a text, if they say just that.
-inline bool add_tokens(const Tokenizer& tokenizer, std::string_view text, std::vector<Piece>& pieces) {
+inline bool add_tokens(const Tokenizer& tokenizer, std::string_view text, std::vector<TextPiece>& pieces) {
   const size_t before = pieces.size();
   std::string said;
   const auto put = [&](int id) {
@@ -36,7 +36,7 @@ inline bool add_tokens(const Tokenizer& tokenizer, std::string_view text, std::v
 }
 
 // Appends the pieces of a text. Those that it has, put together, are the text.
-inline void add_pieces(const Tokenizer& tokenizer, std::string_view text, std::vector<Piece>& pieces) {
+inline void add_pieces(const Tokenizer& tokenizer, std::string_view text, std::vector<TextPiece>& pieces) {
   if (add_tokens(tokenizer, text, pieces)) return;
   if (text.size() < 2 * kShortest) {
     for (char byte : text) pieces.push_back(raw_piece(byte));
@@ -48,8 +48,8 @@ inline void add_pieces(const Tokenizer& tokenizer, std::string_view text, std::v
   add_pieces(tokenizer, text.substr(0, half), pieces);
   add_pieces(tokenizer, text.substr(half), pieces);
 }
-inline std::vector<Piece> pieces_of(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<Piece> pieces;
+inline std::vector<TextPiece> pieces_of(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<TextPiece> pieces;
   add_pieces(tokenizer, text, pieces);
   return pieces;
 }

@@ -296,10 +296,11 @@ bool has_twins(const Team& team) {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-// Where a model is loaded, its file or its user says how weights are stored. Panels of such a type know it at run time,
-// and a product asks once; their memory counts bytes. as_stored: as the file has each matrix.
+// How weights are stored. as_stored: as the file has each matrix.
 enum class Dtype { as_stored, fp32, bf16, f16, q8_0, q4_0, q4_1, q5_0, q3_k, q4_k, q5_k, q6_k, q_any };
 inline bool is_quantized(Dtype dtype) { return dtype >= Dtype::q8_0; }
+// The number type of panels that know theirs at run time alone, since a file or a user says it. A product asks once,
+// by visit(). Their memory counts bytes.
 struct AnyNumber {
   uint8_t byte;
 };
@@ -309,7 +310,7 @@ struct Panels<AnyNumber> {
   int k = 0, n = 0;
   bool cuda = false, far = false;
   Dtype dtype = Dtype::fp32;
-  void* scratch = nullptr;  // see the panels of 8 to 4 bits
+  void* scratch = nullptr;  // on a GPU: for rows of activations in 8 bits
 
   // f(panels), with their own type.
   template <class F>
@@ -386,6 +387,50 @@ template <class T, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const After& after = {}) {
   s.w.visit([&](const auto& w) { matmul(team, rows, with_panels(s, w), after); });
 }
+// ---------------------------------------------------------------------------------------------------------------
+// Tree attention
+
+// How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
+// weights there; so does the twin when it decodes.
+template <class T>
+size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
+  if constexpr (kTuned && std::is_same<T, float>::value) {
+    if (training) return 0;
+    if (!cuda) return size_t(smaller(rows, kRowsByKeys)) * n_head * (slots + kLanes);
+    return attention_scratch(rows, n_head, head_size, slots);
+  }
+  return size_t(rows) * n_head * slots;
+}
+
+// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most_keys). No
+// row sees more than most_keys keys.
+template <class T, class S>
+void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most_keys) {
+  tell(s);
+  if (plain(team, s) || tuned(team, s, scratch)) return;
+  fill_cache(team, s);
+  launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most_keys});
+}
+
+// The matmul of the queries, keys and values that attention reads. Where product_writes_cache(), which heads.in_cache
+// says, it writes keys and values into the cache too. It may return before the other threads are done: attention() may
+// follow it at once; before anything else, wait.
+template <class T, class W, class S>
+void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias, const Attention<T, S>& heads) {
+  const AddBias<T> add{s.out, s.out_row, bias};
+  if (tuned(team, s, rows, add, heads)) return;
+  matmul(team, rows, s, add);
+  team.wait();
+}
+template <class T, class S>
+void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const T* bias,
+                const Attention<T, S>& heads) {
+  s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Unpacking, dropout, keeping, sums
+
 // x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
 template <class T, class W>
 struct Unpack {
@@ -406,47 +451,6 @@ void unpack(const Team& team, int rows, const Unpack<T, W>& s) {
       launch(team, rows, Unpack<T, Its>{s.token, w, s.x, s.x_row});
     });
   else launch(team, rows, s);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Tree attention
-
-// How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
-// weights there; so does the twin when it decodes.
-template <class T>
-size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
-  if constexpr (kTuned && std::is_same<T, float>::value) {
-    if (training) return 0;
-    if (!cuda) return size_t(smaller(rows, kRowsByKeys)) * n_head * (slots + kLanes);
-    return attention_scratch(rows, n_head, head_size, slots);
-  }
-  return size_t(rows) * n_head * slots;
-}
-
-// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most keys). most:
-// no row sees more keys.
-template <class T, class S>
-void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
-  tell(s);
-  if (plain(team, s) || tuned(team, s, scratch)) return;
-  fill_cache(team, s);
-  launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
-}
-
-// The matmul of the queries, keys and values that attention reads. Where product_writes_cache(), which heads.in_cache
-// says, it writes keys and values into the cache too. It may return before the other threads are done: attention() may
-// follow it at once; before anything else, wait.
-template <class T, class W, class S>
-void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias, const Attention<T, S>& heads) {
-  const AddBias<T> add{s.out, s.out_row, bias};
-  if (tuned(team, s, rows, add, heads)) return;
-  matmul(team, rows, s, add);
-  team.wait();
-}
-template <class T, class S>
-void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const T* bias,
-                const Attention<T, S>& heads) {
-  s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
 }
 
 template <class T>

@@ -10,7 +10,7 @@
 namespace nanospec {
 namespace {
 
-constexpr int kMostBeside = 64, kTokens = 64, kContext = 512;
+constexpr int kMostBeside = 64, kOfEach = 64, kContext = 512;
 const Method kDrafted = {"suffix", "auto", "match"};
 
 // Tokens a second of so many texts, by repeat.
@@ -37,13 +37,13 @@ std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n)
   return prompts;
 }
 
-// Decodes the first n of them side by side until they have kTokens each, on average: a text that is fast goes on, so
-// that none is left to the end alone. Tokens a second, prefill among it.
+// Decodes the first n of them side by side until they have kOfEach tokens each, on average: a text that is fast goes
+// on, so that none is left to the end alone. Tokens a second, prefill among it.
 double run_batch(const Sampling& sampling, Engine& engine, const Method& method, const std::vector<Tokens>& prompts,
                  int n) {
   std::deque<Request> requests;
   int64_t tokens = 0;
-  const auto go_on = [&](int) { return ++tokens < int64_t(n) * kTokens && !interrupted(); };
+  const auto go_on = [&](int) { return ++tokens < int64_t(n) * kOfEach && !interrupted(); };
   for (int i = 0; i < n; i++) requests.push_back({prompts[size_t(i)], sampling, kContext / 2, go_on});
   Stopwatch watch;
   engine.generate(method, requests);
@@ -98,7 +98,7 @@ void bench_batch(Bench& bench) {
     batches.push_back({n, {}, {}});
     for (int i = 0; i < n; i++) {
       batches.back().kept_bytes +=
-          position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
+          position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kOfEach);
       batches.back().prompt_tokens += int64_t(prompts[size_t(i)].size());
     }
   }
@@ -123,7 +123,7 @@ void bench_batch(Bench& bench) {
                     {"kept_bytes", b.kept_bytes}});
     bench.evenness.push_back({std::to_string(b.texts) + " texts", unevenness(b.plain)});
   }
-  bench.print("Many texts in one forward: " + count(kTokens, "token") + " a text, temperature " +
+  bench.print("Many texts in one forward: " + count(kOfEach, "token") + " a text, temperature " +
                   decimals(sampling.temperature, 1),
               batch_text(batches));
   bench.write_json("batch", {{"method", "suffix auto"}, {"batches", json}});

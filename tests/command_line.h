@@ -51,8 +51,6 @@ std::string line_of(F f) {
   return "";
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 #define BAD_COMMAND_LINE(...) line_of<std::invalid_argument>([&] { __VA_ARGS__; })

@@ -1,4 +1,4 @@
-// tests/folder.h: a folder for the files of one test.
+// tests/folder.h: a folder for the files of one test; and whether a text has a part.
 #pragma once
 
 #include <stdlib.h>
@@ -35,3 +35,5 @@ struct Folder {
     return names;
   }
 };
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

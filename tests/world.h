@@ -23,14 +23,14 @@ inline std::string made_up_text(int sentences) {
 }
 
 // A model of two layers that has learned a made-up text, in a folder as train_gpt leaves it, and the text beside it.
-struct World {
+struct LearnedWorld {
   Folder folder;
   Config config;
   std::vector<float> weights;
   Tokenizer tokenizer;
   std::string dir, data;
 
-  World() {
+  LearnedWorld() {
     const std::string text = made_up_text(900);
     tokenizer = character_tokenizer(text);
     const std::vector<int> tokens = tokenizer.encode(text);
@@ -58,8 +58,8 @@ struct World {
     write_file(data, text);
   }
 };
-inline const World& world() {
-  static const World one;
+inline const LearnedWorld& world() {
+  static const LearnedWorld one;
   return one;
 }
 

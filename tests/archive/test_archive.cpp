@@ -118,21 +118,21 @@ std::string drawn_file(Chance& chance) {
 // ---------------------------------------------------------------------------------------------------------------
 // There and back: as commands/compress.cpp does it
 
-struct Run {
+struct ArchivedText {
   std::unique_ptr<Drafter> drafter;
   std::vector<int> prompt;
   int n;
   Pick pick;
   std::function<bool()> on;
 };
-void decode(Target& target, const Shape& shape, std::deque<Run>& runs) {
+void decode(Target& target, const Shape& shape, std::deque<ArchivedText>& runs) {
   Decoding decoding;
   decoding.shape = shape;
   decoding.knows_noise = false;
   size_t next = 0;
   generate_forest(target, shape, Rule::kMatch, nullptr, [&](int) -> std::unique_ptr<Job> {
     if (next == runs.size()) return nullptr;
-    Run& run = runs[next++];
+    ArchivedText& run = runs[next++];
     auto job = std::make_unique<Job>();
     job->drafter = run.drafter.get();
     job->settings = decoding;
@@ -151,7 +151,7 @@ std::string archived(const Kind& kind, Target& target, const std::string& text, 
   archive.head.sha256 = digest_of(text);
   const int vocab = kind.tokenizer.vocab_size();
   std::deque<BlockWriter> writers;
-  std::deque<Run> runs;
+  std::deque<ArchivedText> runs;
   std::vector<size_t> cuts;
   for (int i = 0; i <= blocks; i++) cuts.push_back(text.size() * size_t(i) / size_t(blocks));
   for (int i = 0; i < blocks; i++) {
@@ -189,7 +189,7 @@ std::string restored(const Kind& kind, Target& target, const std::string& bytes,
   const Archive archive = parse_archive(bytes, "file");
   const int vocab = kind.tokenizer.vocab_size();
   std::deque<BlockReader> readers;
-  std::deque<Run> runs;
+  std::deque<ArchivedText> runs;
   for (size_t i = 0; i < archive.blocks.size(); i++) {
     BlockReader& reader = readers.emplace_back(kind.tokenizer, vocab, kind.begin, archive.blocks[i], archive.coded[i]);
     if (reader.left() <= 0) continue;
@@ -211,19 +211,19 @@ TEST_CASE("archive: pieces of any file make the file, by every tokenizer") {
       Chance chance(i);
       const std::string text = drawn_file(chance);
       std::string again;
-      for (Piece piece : pieces_of(kind.tokenizer, text))
+      for (TextPiece piece : pieces_of(kind.tokenizer, text))
         if (piece < 0) again += byte_of(piece);
         else again += kind.tokenizer.decode(piece);
       CHECK(again == text);
     }
   const auto pieces = [](const std::string& text) { return pieces_of(kinds()[0].tokenizer, text); };
-  CHECK(pieces("ab") == std::vector<Piece>{0, 1});
-  std::vector<Piece> raw;  // of a stretch of eight bytes, one of which is no token
+  CHECK(pieces("ab") == std::vector<TextPiece>{0, 1});
+  std::vector<TextPiece> raw;  // of a stretch of eight bytes, one of which is no token
   for (char byte : std::string("ijklmnoZ")) raw.push_back(raw_piece(byte));
   CHECK(pieces("ijklmnoZ") == raw);
   raw.insert(raw.begin(), {0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(pieces("abcdefghijklmnoZ") == raw);
-  CHECK(pieces("") == std::vector<Piece>{});
+  CHECK(pieces("") == std::vector<TextPiece>{});
 }
 
 TEST_CASE("archive: 2,000 files come back, whatever the drafter, the shape, the threads and the blocks") {

@@ -18,7 +18,7 @@ using namespace nanospec;
 namespace {
 
 // Sentences of made-up words: a text with a grammar that a small model learns in a second.
-std::string made_up_text(int sentences) {
+std::string sweep_text(int sentences) {
   const char* words[] = {"the", "king",  "queen", "fool",  "sings",  "laughs", "of",   "a",    "crown", "and",
                          "his", "sword", "fair",  "night", "speaks", "to",     "your", "lord", "never", "weeps"};
   Chance chance(71);
@@ -37,7 +37,7 @@ struct Article {
   Tokenizer tokenizer;
 
   Article(const Config& sizes, int iterations) : config(sizes) {
-    const std::string text = made_up_text(4000);
+    const std::string text = sweep_text(4000);
     tokenizer = character_tokenizer(text);
     tokens = tokenizer.encode(text);
     config.n_embd = 32, config.vocab_size = tokenizer.vocab_size();
@@ -88,7 +88,7 @@ Ngram ngram_of(const Article& a) {
 }
 Bigram bigram_of(const Article& a) { return Bigram(bigram_table(a.tokens, a.config.vocab_size), a.config.vocab_size); }
 
-std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
+std::vector<int> continued(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
                            Stats* stats) {
   std::vector<int> text = article().tokenizer.encode(prompt);
   *stats = generate(target, drafter, decoding, text, [](int) { return true; });
@@ -99,7 +99,7 @@ std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& dec
 
 TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   const Article& a = article();
-  const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
+  const std::vector<std::string> prompts = {"the king", "FOOL:\n", sweep_text(6).substr(0, 130)};
   struct Filter {
     int top_k;
     float top_p, min_p, repetition, presence, frequency;
@@ -149,7 +149,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
               decoding.sampling.seed = seed;
               decoding.max_new_tokens = 110;  // past the window, by one slide at least
               Stats stats;
-              const std::vector<int> plain = generated(target, nullptr, decoding, prompt, &stats);
+              const std::vector<int> plain = continued(target, nullptr, decoding, prompt, &stats);
               CHECK(stats.target_forwards == 110);
               if (threads == 1) by_one_thread.push_back(plain);
               else CHECK(by_one_thread[nth++] == plain);
@@ -158,7 +158,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
                 Drafter* const drafter = drafters[size_t(generations) % drafters.size()];
                 decoding.shape = ready_shape(shape, 64);
                 if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
-                const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
+                const std::vector<int> text = continued(target, drafter, decoding, prompt, &stats);
                 generations++;
                 if (text != plain) {
                   different++;
@@ -242,7 +242,7 @@ TEST_CASE("sweep: a target that drafts for itself is accepted in full, always") 
         decoding.sampling.temperature = temperature;
         decoding.max_new_tokens = 48;  // within the window: 8 forwards of 6, or 12 of 4
         Stats stats;
-        generated(target, &self, decoding, "the king", &stats);
+        continued(target, &self, decoding, "the king", &stats);
         const int whole = decoding.shape.kind == Shape::kChain ? 6 : 4;
         CHECK(stats.target_forwards == 48 / whole);
         CHECK(stats.accept_histogram[whole] == 48 / whole);
@@ -261,8 +261,8 @@ TEST_CASE("sweep: a drafter that is always wrong changes nothing but speed") {
       decoding.sampling.temperature = temperature;
       decoding.max_new_tokens = 90;
       Stats stats;
-      const std::vector<int> plain = generated(target, nullptr, decoding, "the king", &stats);
-      CHECK(generated(target, &wrong, decoding, "the king", &stats) == plain);
+      const std::vector<int> plain = continued(target, nullptr, decoding, "the king", &stats);
+      CHECK(continued(target, &wrong, decoding, "the king", &stats) == plain);
       CHECK(stats.target_forwards == 90);
       CHECK(stats.drafted_nodes > 90);
     }
@@ -276,7 +276,7 @@ TEST_CASE("sweep: a 300-character prompt continues as when it was itself generat
   decoding.shape = parse_shape("tree:3x2", 64);
   decoding.max_new_tokens = 420;
   Stats stats;
-  const std::vector<int> whole = generated(target, &bigram, decoding, "the fool", &stats);
+  const std::vector<int> whole = continued(target, &bigram, decoding, "the fool", &stats);
   for (int cut : {300, 301, 331, 64, 65, 97}) {
     CAPTURE(cut);
     std::vector<int> text(whole.begin(), whole.begin() + cut);

@@ -209,7 +209,6 @@ void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
   }
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 std::string trimmed(const std::string& line) {
   const size_t first = line.find_first_not_of(' ');
   return first == std::string::npos ? "" : line.substr(first);

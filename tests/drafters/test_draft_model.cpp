@@ -17,7 +17,7 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kRows = 33;
+constexpr int kTargetRows = 33;
 
 // The first layers of a model, its embeddings and its last norm, as a model of their own.
 std::vector<float> first_weights(const Config& whole, const std::vector<float>& weights, const Config& part) {
@@ -30,12 +30,12 @@ std::vector<float> first_weights(const Config& whole, const std::vector<float>& 
 }
 
 // What a model says after a text, one token at a time, by a cache of its own: the plainest way to it.
-struct Plain {
+struct PlainWindow {
   Target target;
   std::vector<int> cached;
 
-  Plain(const Config& config, const std::vector<float>& weights, Dtype cache_dtype = Dtype::fp32)
-      : target(config, weights.data(), Dtype::fp32, false, 1, kRows, cache_dtype) {}
+  PlainWindow(const Config& config, const std::vector<float>& weights, Dtype cache_dtype = Dtype::fp32)
+      : target(config, weights.data(), Dtype::fp32, false, 1, kTargetRows, cache_dtype) {}
   // text: what the window holds, the tokens of the path at its end.
   std::vector<float> operator()(const std::vector<int>& text) {
     size_t same = 0;
@@ -76,7 +76,7 @@ struct Game {
     }
   }
   // Held against `plain`, a model of window `block`; past that window there must be nothing.
-  void check(Drafter& drafter, Plain& plain, int block, const Growth& which, int node) {
+  void check(Drafter& drafter, PlainWindow& plain, int block, const Growth& which, int node) {
     const std::vector<int> seen = window(block, node);
     const float* logits = drafter.logits(which, node);
     asked++;
@@ -90,7 +90,7 @@ struct Game {
     CHECK(std::memcmp(logits, expected.data(), sizeof(float) * kSmallVocab) == 0);
   }
   // Asks as a shape would: parents before children; `batch` nodes at a time.
-  void ask(Drafter& drafter, Plain& plain, int block) {
+  void ask(Drafter& drafter, PlainWindow& plain, int block) {
     std::vector<int> nodes = {0};
     drafter.prepare(growth, nodes.data(), 1);
     for (int first = 1; first < growth.size();) {
@@ -130,13 +130,13 @@ TEST_CASE("gpt: says of every node what the model says of its path, whatever was
     for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {
       const Config config = small_config(2, block);
       const std::vector<float> weights = loud_weights(config, 3);
-      Plain plain(config, weights, cache);
-      SmallModel drafter(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
+      PlainWindow plain(config, weights, cache);
+      SmallModel drafter(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kTargetRows, cache));
       for (uint32_t seed = 1; seed <= (a_tenth() ? 2 : 8); seed++) {
         Game game(seed, 1 + int(seed) * 5);
         drafter.begin(game.text.data(), int(game.text.size()));
         for (int turn = 0; turn < 40; turn++) {
-          game.grow_randomly(kRows);
+          game.grow_randomly(kTargetRows);
           if (game.chance.below(6) > 0) game.ask(drafter, plain, block);  // else an iteration without drafting
           const Verdict verdict = game.accept();
           drafter.committed(game.commit(verdict));
@@ -154,8 +154,8 @@ TEST_CASE("gpt: self says what a model of the first layers says, and leaves the 
     for (int layers : {1, 2}) {
       const Config config = small_config(3, 64), part = small_config(layers, 64);
       const std::vector<float> weights = loud_weights(config, 4);
-      Plain plain(part, first_weights(config, weights, part), cache), whole(config, weights, cache);
-      Target target(config, weights.data(), Dtype::fp32, false, 2, kRows, cache);
+      PlainWindow plain(part, first_weights(config, weights, part), cache), whole(config, weights, cache);
+      Target target(config, weights.data(), Dtype::fp32, false, 2, kTargetRows, cache);
       FirstLayers drafter(target, layers);
       for (uint32_t seed = 1; seed <= (a_tenth() ? 1 : 4); seed++) {
         Game game(seed, 1 + int(seed) * 5);
@@ -189,7 +189,7 @@ TEST_CASE("gpt: self says what a model of the first layers says, and leaves the 
 TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
-  auto own = std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows);
+  auto own = std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kTargetRows);
   Target& model = *own;
   SmallModel drafter(std::move(own));
   const std::vector<int> prompt = {1, 2, 3, 4};
@@ -220,7 +220,7 @@ TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node
 TEST_CASE("gpt: a text that went on for long without it is run in pieces") {
   const Config config = small_config(2, 600);
   const std::vector<float> weights = loud_weights(config, 3);
-  Plain plain(config, weights, Dtype::fp32);
+  PlainWindow plain(config, weights, Dtype::fp32);
   auto own = std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, 8);
   REQUIRE(own->most_rows() < 500);
   SmallModel drafter(std::move(own));
@@ -244,7 +244,7 @@ TEST_CASE("gpt: a text that went on for long without it is run in pieces") {
 TEST_CASE("gpt: self too: a drafter that never was prepared says nothing, and runs nothing") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
-  Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
+  Target target(config, weights.data(), Dtype::fp32, false, 1, kTargetRows);
   FirstLayers self(target, 1);
   const std::vector<int> prompt = {1, 2, 3, 4};
   open_window(target, prompt);
@@ -360,7 +360,7 @@ TEST_CASE("gpt: self too: by name; what is wrong is said in one line") {
       (std::filesystem::temp_directory_path() / ("nanospec_model_" + std::to_string(getpid()))).string();
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 4);
-  Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
+  Target target(config, weights.data(), Dtype::fp32, false, 1, kTargetRows);
   std::string letters = "abcdefghijklmnopqrstuvwxyzABC", others = "abcdefghijklmnopqrstuvwxyzABD";
   const Tokenizer tokenizer = character_tokenizer(letters);
   REQUIRE(tokenizer.vocab_size() == kSmallVocab);

@@ -75,7 +75,7 @@ void write_hydra(const std::string& dir, const HydraFile& file, const Metadata& 
 
 // What the world's model says after pieces of its text, in the file of nanospec distill; every fifth text is held out.
 std::string said_by_world(int texts, int length) {
-  const World& w = world();
+  const LearnedWorld& w = world();
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 17);
   const std::vector<int> all = w.tokenizer.encode(read_file(w.data));
   std::string lines;
@@ -164,7 +164,7 @@ struct Operations : Observer {
 // says the same bits in whatever order, and however many at a time, nodes are asked about. Medusa's heads say it of as
 // many depths as there are.
 void check_guesses(int heads_in_file) {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const int V = w.config.vocab_size, C = w.config.n_embd;
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 9);
   const HydraFile file = random_hydra(V - 3, 0.3, heads_in_file);
@@ -273,7 +273,7 @@ TEST_CASE("hydra: the best of some classes, and what is left for all others") {
 }
 
 void check_file(int heads) {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string name = name_of_heads(heads), path = heads_path(folder.path, name);
   const auto read = [&] { return read_hydra(folder.path, w.config, w.dir, name); };
@@ -313,7 +313,7 @@ TEST_CASE("hydra: heads come back from their file; files that do not fit are ref
 
 void check_program(const std::string& name) {
   CAPTURE(name);
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string dir = folder.file("model"), data = folder.file("said.jsonl"), its = "/" + name + ".safetensors",
                     path = dir + its;

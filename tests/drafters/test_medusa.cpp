@@ -20,7 +20,7 @@ MedusaSizes sizes_of(int heads, int rank, bool root = false) {
 }
 
 std::vector<float> head_of_world() {
-  const World& w = world();
+  const LearnedWorld& w = world();
   return {w.weights.begin(), w.weights.begin() + w.config.vocab_size * w.config.n_embd};
 }
 
@@ -198,7 +198,7 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
 // On disk
 
 TEST_CASE("medusa: heads come back from their file; files that do not fit are refused") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string path = heads_path(folder.path, "medusa");
   const auto read = [&] { return read_medusa(folder.path, w.config); };
@@ -247,7 +247,7 @@ TEST_CASE("medusa: words") {
 }
 
 TEST_CASE("medusa: shards are the text and the hidden states of plain decoding") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const int L = 70, C = w.config.n_embd;  // past the window
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 17);
   Decoding decoding;
@@ -352,7 +352,7 @@ TEST_CASE("medusa: a folder of shards knows its own") {
 // The program
 
 TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and repeats itself") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string dir = folder.file("model");
   std::filesystem::copy(w.dir, dir);
@@ -422,7 +422,7 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
 }
 
 TEST_CASE("medusa: train_gpt --medusa refuses what it cannot use") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   CHECK(holds(error_of([&] { train_heads({"--medusa", folder.path, "--data", w.data}); }), "config.json"));
   write_file(folder.file("short"), std::string("the king"));
@@ -465,7 +465,7 @@ const MedusaHeads& trained_heads(bool root = false) {
 // Knows what is to come, and drafts a chain that is right for `right` nodes and then wrong. After every forward the
 // heads must say what they say of the hidden state that a target of its own, from nothing, has for the token before the
 // root.
-struct Scripted : Drafter {
+struct ScriptedHeads : Drafter {
   Medusa medusa;
   MedusaSizes sizes;
   Target fresh;
@@ -474,7 +474,7 @@ struct Scripted : Drafter {
   MedusaWeights<float> weights;
   MedusaActivations<float> activations;
 
-  Scripted(const MedusaHeads& heads, std::vector<int> all, int right_nodes)
+  ScriptedHeads(const MedusaHeads& heads, std::vector<int> all, int right_nodes)
       : medusa(heads, head_of_world().data()),
         sizes(heads.sizes),
         fresh(world().config, world().weights.data(), Dtype::fp32, false, 1, 4),
@@ -533,7 +533,7 @@ struct Scripted : Drafter {
 }  // namespace
 
 TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is the text's own") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 9);
   Decoding decoding;
   decoding.max_new_tokens = 90;  // the window moves
@@ -541,7 +541,7 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
   const std::vector<int> plain = text_by(target, nullptr, decoding, "the fool", &stats);
   for (int right : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(right);
-    Scripted drafter(trained_heads(right >= 5), plain, right % 5);
+    ScriptedHeads drafter(trained_heads(right >= 5), plain, right % 5);
     decoding.shape = parse_shape("chain:4", 64);
     for (int text = 0; text < 2; text++) CHECK(text_by(target, &drafter, decoding, "the fool", &stats) == plain);
     CHECK(drafter.forwards > 2 * 90 / 6);
@@ -550,7 +550,7 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
 }
 
 TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   Medusa trained(trained_heads(), nullptr), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), nullptr);
   const std::vector<float> wte = head_of_world();
   Medusa rooted(trained_heads(true), wte.data()), low(random_heads(sizes_of(5, 2), 9, 1), wte.data());

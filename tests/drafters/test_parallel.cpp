@@ -429,7 +429,7 @@ std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& dec
 }  // namespace
 
 TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   ParallelSizes wild_sizes = tiny_sizes(w.config, false);
   const ParallelFile wild_file{wild_sizes, start_of<float>(wild_sizes)};
   const MedusaSizes heads = {3, kOwnProjection, w.config.n_embd, w.config.vocab_size, false};
@@ -502,7 +502,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
 }
 
 TEST_CASE("parallel: every rule has its tokens, and `match` the text of plain decoding") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 65);
   int runs = 0;
   for (bool sequential : {false, true}) {

@@ -35,7 +35,7 @@ std::vector<TensorSpec> with_biases(Config config) {
   return tensor_table(config);
 }
 
-const Tokenizer kLetters = {{"a", "b", "c", "d", "e"}};
+const Tokenizer kFiveLetters = {{"a", "b", "c", "d", "e"}};
 
 std::vector<float> random_weights(const Config& config, unsigned seed = 1) {
   std::mt19937 random(seed);
@@ -338,18 +338,18 @@ TEST_CASE("checkpoint: a model goes through its folder bit for bit, under Huggin
     const std::string dir = folder.path + "/new/m";
     const Config config = tiny_config(bias);
     const std::vector<float> weights = random_weights(config);
-    save_model(dir, config, kLetters, weights.data());
+    save_model(dir, config, kFiveLetters, weights.data());
     const Loaded loaded = load_model(dir);
     CHECK(loaded.weights == weights);
     CHECK(loaded.config.bias == bias);
-    CHECK(loaded.tokenizer.symbols == kLetters.symbols);
+    CHECK(loaded.tokenizer.symbols == kFiveLetters.symbols);
     const SafeTensors file = read_safetensors(dir + "/model.safetensors");
     CHECK(file.tensors.size() == 2 + 2 * 12 + 2);
     CHECK(file.metadata.at("format") == "pt");
     CHECK(read_tensor(file, "transformer.h.1.mlp.c_fc.weight", {4, 16}, "x").size() == 64);
     const auto zero = read_tensor(file, "transformer.h.0.attn.c_attn.bias", {12}, "x");
     CHECK(std::all_of(zero.begin(), zero.end(), [](float x) { return x == 0; }) == !bias);
-    save_model(dir, config, kLetters, random_weights(config, 2).data());
+    save_model(dir, config, kFiveLetters, random_weights(config, 2).data());
     CHECK(load_model(dir).weights == random_weights(config, 2));
   }
 }
@@ -424,7 +424,7 @@ TEST_CASE("checkpoint: a Llama goes through its folder bit for bit, as LlamaForC
     config.center = false, config.tied = tied;
     config.norm_epsilon = 1e-6f, config.rope_theta = 5e5f;
     const std::vector<float> weights = random_weights(config);
-    save_model(folder.path, config, kLetters, weights.data());
+    save_model(folder.path, config, kFiveLetters, weights.data());
     const Loaded loaded = load_model(folder.path);
     CHECK(loaded.weights == weights);
     CHECK(format_config(loaded.config) == format_config(config));
@@ -480,12 +480,12 @@ TEST_CASE("checkpoint: the config.json of a Llama is refused by key, value and e
 TEST_CASE("checkpoint: the files of a folder must fit each other") {
   const Folder folder;
   const Config config = tiny_config();
-  save_model(folder.path, config, kLetters, random_weights(config).data());
+  save_model(folder.path, config, kFiveLetters, random_weights(config).data());
   const auto message = [&] { return error_of([&] { load_model(folder.path); }); };
   CHECK(message() == "");
   write_file(folder.path + "/tokenizer.json", format_tokenizer({{"a", "b"}}));
   CHECK(begins(message(), "the tokenizer has 2 symbols, config.json says vocab_size 5: " + folder.path));
-  write_file(folder.path + "/tokenizer.json", format_tokenizer(kLetters));
+  write_file(folder.path + "/tokenizer.json", format_tokenizer(kFiveLetters));
   // A config that asks for much memory beside a file of 2 kB fails by the shape, before memory is asked for.
   Config large = config;
   large.n_embd = 1 << 16, large.n_layer = 64;
@@ -645,7 +645,7 @@ TEST_CASE("checkpoint: weights in several files are those of one") {
     return folder.file("model.safetensors.index.json", Json{{"weight_map", names}}.dump());
   };
   folder.file("config.json", format_config(config));
-  folder.file("tokenizer.json", format_tokenizer(kLetters));
+  folder.file("tokenizer.json", format_tokenizer(kFiveLetters));
   const std::string index = write_index(map), a = folder.file("a.safetensors", format_safetensors(tensors[0], {})),
                     b = folder.file("b.safetensors", format_safetensors(tensors[1], {}));
   const auto message = [&] { return error_of([&] { load_model(folder.path); }); };
@@ -679,14 +679,14 @@ TEST_CASE("checkpoint: a kill at any moment leaves a whole older or newer model"
   const Folder folder;
   const Config config = tiny_config();
   const std::vector<float> one(parameter_count(config), 1.0f), two(parameter_count(config), 2.0f);
-  save_model(folder.path, config, kLetters, one.data());
+  save_model(folder.path, config, kFiveLetters, one.data());
   int newer = 0;
   for (int round = 0; round < 30; round++) {
     const pid_t child = fork();
     if (child == 0) {
       for (;;) {
-        save_model(folder.path, config, kLetters, two.data());
-        save_model(folder.path, config, kLetters, one.data());
+        save_model(folder.path, config, kFiveLetters, two.data());
+        save_model(folder.path, config, kFiveLetters, one.data());
       }
     }
     REQUIRE(child > 0);
@@ -699,14 +699,14 @@ TEST_CASE("checkpoint: a kill at any moment leaves a whole older or newer model"
   }
   CHECK(newer > 0);
   CHECK(newer < 30);
-  save_model(folder.path, config, kLetters, one.data());  // whatever a kill left lying about is no hindrance
+  save_model(folder.path, config, kFiveLetters, one.data());  // whatever a kill left lying about is no hindrance
   CHECK(load_model(folder.path).weights == one);
 }
 
 TEST_CASE("checkpoint: over another model's folder, no mixture of the two is ever there") {
   const Folder folder;
   const Config config = tiny_config();
-  save_model(folder.path, config, kLetters, random_weights(config).data());
+  save_model(folder.path, config, kFiveLetters, random_weights(config).data());
   // Same sizes, other characters: were the new weights not to come, the old ones must not pass for them.
   const std::string in_the_way = temporary_name(folder.path + "/model.safetensors");
   fs::create_directories(in_the_way + "/full");

@@ -175,14 +175,14 @@ void survive(const std::string& good, Mutate change, const std::function<void(co
   CHECK(loaded < files);
 }
 
-Config small_config() {
+Config mutated_config() {
   Config config;
   config.n_layer = 1, config.n_head = config.n_kv_head = 1, config.n_embd = 2, config.block_size = 2,
   config.vocab_size = 3;
   return config;
 }
 Config small_llama() {
-  Config config = small_config();
+  Config config = mutated_config();
   config.head_dim = 2, config.n_inner = 3;
   config.rotary = config.swiglu = true;
   config.center = config.tied = false;
@@ -205,7 +205,7 @@ void load_weights(const SafeTensors& file, const Config& config) {
 }  // namespace
 
 TEST_CASE("mutation: model.safetensors") {
-  for (const Config& config : {small_config(), small_llama()}) {
+  for (const Config& config : {mutated_config(), small_llama()}) {
     const std::string good = format_model(config, counted(parameter_count(config)).data());
     survive(good, mutate_tensors,
             [&](const std::string& bytes) { load_weights(parse_safetensors(bytes, "m"), config); });
@@ -242,7 +242,7 @@ TEST_CASE("mutation: ngram.safetensors, and a walk through it") {
 
 TEST_CASE("mutation: optimizer.safetensors") {
   TrainingState state;
-  state.config = small_config();
+  state.config = mutated_config();
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));
   state.settings = {{"seed", "1337"}};
@@ -259,7 +259,7 @@ TEST_CASE("mutation: optimizer.safetensors") {
 }
 
 TEST_CASE("mutation: config.json beside a whole model") {
-  for (const Config& config : {small_config(), small_llama()}) {
+  for (const Config& config : {mutated_config(), small_llama()}) {
     const SafeTensors model = parse_safetensors(format_model(config, counted(parameter_count(config)).data()), "m");
     survive(format_config(config), mutate_text,
             [&](const std::string& text) { load_weights(model, parse_config(text, "c")); });
@@ -286,7 +286,7 @@ TEST_CASE("mutation: generation_config.json, and the index of weights in several
     std::ofstream(folder.file(name)) << text;  // write_file would wait for the disk, 20,000 times
     return folder.file(name);
   };
-  const Config config = small_config();
+  const Config config = mutated_config();
   save_model(folder.path, config, kThree, counted(parameter_count(config)).data());
   survive(R"({"eos_token_id": [1, 2], "temperature": 0.5, "top_k": 20, "do_sample": true})", mutate_text,
           [&](const std::string& text) {

@@ -18,7 +18,7 @@ namespace {
 
 const Tokenizer kAbc = {{"a", "b", "c", "d"}};
 
-Config tiny() {
+Config origin_config() {
   Config config;
   config.n_layer = 2, config.n_head = config.n_kv_head = 2, config.n_embd = 4, config.block_size = 6;
   config.vocab_size = 4;
@@ -36,7 +36,7 @@ Metadata one_text() { return {{"text", "one.txt"}, {"text_sha256", kOneText}}; }
 
 // What train_gpt writes of one text, and train_drafter beside it.
 void save_all(const std::string& dir, float first = 0, Metadata text = one_text()) {
-  const Config config = tiny();
+  const Config config = origin_config();
   const std::vector<float> values = weights(parameter_count(config), first);
   save_model(dir, config, kAbc, values.data(), text);
   save_bigram(dir, {0, 1, 2, 3, 0, 1}, 4, text), save_ngrams(dir, {0, 1, 2, 3, 0, 1}, 4, text);
@@ -181,9 +181,9 @@ TEST_CASE("checkpoint: a folder without hashes loads, with one line, and none wh
     write_file(file_path, format_safetensors(tensors, metadata));
   }
   const std::string said = notes_of([&] {
-    CHECK(load_model(folder.path).weights == weights(parameter_count(tiny()), 0));
+    CHECK(load_model(folder.path).weights == weights(parameter_count(origin_config()), 0));
     load_model(folder.path), load_optimizer(folder.path), load_bigram(folder.path, 4);
-    CHECK(read_medusa(folder.path, tiny(), folder.path).sizes.heads == 2);
+    CHECK(read_medusa(folder.path, origin_config(), folder.path).sizes.heads == 2);
   });
   CHECK(said.find("note: the weights carry no hash, so that damage could pass unseen: " + folder.path + ": ") == 0);
   CHECK(said.find("\nnote: the heads were trained with another model than this one") != std::string::npos);
@@ -198,7 +198,7 @@ TEST_CASE("checkpoint: a folder without hashes loads, with one line, and none wh
 TEST_CASE("checkpoint: counts and heads name their text and model, and what does not fit the model is said") {
   const Folder folder;
   const std::string dir = folder.file("m"), other = folder.file("other");
-  const Config config = tiny();
+  const Config config = origin_config();
   save_all(dir), save_all(other, 3, {{"text", "two.txt"}, {"text_sha256", kOtherText}});
   const auto load = [&] {
     load_bigram(dir, 4), load_ngram(dir, 2, 4);

@@ -20,7 +20,7 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kVocab = kSmallVocab, kRows = 65;
+constexpr int kGameRows = 65;
 
 int threads_alive() {
   int n = 0;
@@ -192,15 +192,15 @@ void record(Decoding& decoding, Trees& trees) {
 }
 
 // A random forward for a drafter: a tree, of which some nodes are asked about; a verdict on it.
-struct Game {
+struct AskedGame {
   Chance chance;
   Growth growth;
   Tree tree;
 
-  explicit Game(uint32_t seed) : chance(seed) {}
+  explicit AskedGame(uint32_t seed) : chance(seed) {}
   std::vector<int> tokens(int n) {
     std::vector<int> all;
-    for (int i = 0; i < n; i++) all.push_back(chance.below(kVocab));
+    for (int i = 0; i < n; i++) all.push_back(chance.below(kSmallVocab));
     return all;
   }
   // Grows under `root` and asks for every node; the logits of all that there were.
@@ -210,8 +210,8 @@ struct Game {
     for (int i = 0; i < most; i++) {
       drafter.prepare(growth, &i, 1);
       const float* const row = drafter.logits(growth, i);
-      if (row) said.insert(said.end(), row, row + kVocab);
-      growth.add(chance.below(3) ? growth.size() - 1 : chance.below(growth.size()), {chance.below(kVocab), 1});
+      if (row) said.insert(said.end(), row, row + kSmallVocab);
+      growth.add(chance.below(3) ? growth.size() - 1 : chance.below(growth.size()), {chance.below(kSmallVocab), 1});
     }
     flatten(growth, tree);
     return said;
@@ -235,7 +235,7 @@ TEST_CASE("ahead: a drafter that was right about the forward has the next tree a
     for (float temperature : {0.0f, 0.7f, 1.0f}) {
       CAPTURE(shape);
       CAPTURE(temperature);
-      Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
+      Mock verifies(kSmallVocab, 16, 1.8f, 0.9f), drafts(kSmallVocab, 16, 1.8f, 0.9f);
       Progress progress;
       Assuming<Mock> self(drafts);
       Watched watched(self, progress);
@@ -268,8 +268,8 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
         CAPTURE(temperature);
         const Config config = small_config(2, 32), small = small_config(1, 64);
         const std::vector<float> weights = loud_weights(config, 4), other = loud_weights(small, 5);
-        Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
-        SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, false, 1, kRows));
+        Target target(config, weights.data(), Dtype::fp32, false, 1, kGameRows);
+        SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, false, 1, kGameRows));
         Progress progress;
         Watched watched(gpt, progress);
         watched.delay = delay;
@@ -300,8 +300,8 @@ TEST_CASE("ahead: a small model that was its target's copy drafts every next tre
   const std::vector<float> weights = loud_weights(config, 6);
   for (int threads : {1, 2})
     for (float temperature : {0.0f, 0.7f}) {
-      Target target(config, weights.data(), Dtype::fp32, false, threads, kRows);
-      SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kRows));
+      Target target(config, weights.data(), Dtype::fp32, false, threads, kGameRows);
+      SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kGameRows));
       Progress progress;
       Watched watched(copy, progress);
       Slow<Target> slow{target, progress, 1000};
@@ -317,17 +317,17 @@ TEST_CASE("ahead: a small model that was its target's copy drafts every next tre
 TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes, however the two threads meet") {
   const Config config = small_config(2, 32), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), other = loud_weights(small, 5);
-  const std::vector<float> wte(weights.begin(), weights.begin() + kVocab * config.n_embd);
+  const std::vector<float> wte(weights.begin(), weights.begin() + kSmallVocab * config.n_embd);
   int generations = 0;
   size_t tried = 0;
   std::map<std::string, int64_t> hits;
   for (int threads : {1, 2}) {
-    Target target(config, weights.data(), Dtype::fp32, false, threads, kRows);
-    Target own(config, weights.data(), Dtype::fp32, false, 1, kRows);
-    SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, target.pool(), kRows));
-    SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kRows));
-    Medusa medusa(random_heads({4, kOwnProjection, config.n_embd, kVocab, false}, 8, 3), nullptr);
-    Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte.data());
+    Target target(config, weights.data(), Dtype::fp32, false, threads, kGameRows);
+    Target own(config, weights.data(), Dtype::fp32, false, 1, kGameRows);
+    SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, target.pool(), kGameRows));
+    SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kGameRows));
+    Medusa medusa(random_heads({4, kOwnProjection, config.n_embd, kSmallVocab, false}, 8, 3), nullptr);
+    Medusa rooted(random_heads({3, 0, config.n_embd, kSmallVocab, true}, 9, 1), wte.data());
     Assuming<Target> self(own);
     WrongDrafter<Target> wrong(own);
     const std::vector<std::pair<std::string, Drafter*>> drafters = {
@@ -384,7 +384,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
 
 TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
   const int before = threads_alive();
-  Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
+  Mock verifies(kSmallVocab, 16, 1.8f, 0.9f), drafts(kSmallVocab, 16, 1.8f, 0.9f);
   Progress progress;
   Assuming<Mock> self(drafts);
   const Decoding on = decoding_of("tree:2x2", 1, 40, Ahead::kOn);
@@ -424,20 +424,20 @@ TEST_CASE("ahead: after assuming tokens and rolling back, gpt: says what it says
       const Config config = small_config(2, block);
       const std::vector<float> weights = loud_weights(config, 3);
       const auto make = [&] {
-        return SmallModel(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
+        return SmallModel(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kGameRows, cache));
       };
       SmallModel asked = make(), never = make();
       int64_t compared = 0, assumed = 0;
       for (uint32_t seed = 1; seed <= 6; seed++) {
-        Game game(seed);
+        AskedGame game(seed);
         const std::vector<int> prompt = game.tokens(1 + int(seed) * 4);
         int root = prompt.back();
         for (SmallModel* one : {&asked, &never}) one->begin(prompt.data(), int(prompt.size()));
         for (int turn = 0; turn < 30; turn++) {
           const uint32_t move = seed * 1000 + uint32_t(turn);
           const int nodes = 1 + game.chance.below(6);
-          Game own(move), other(move);     // the same questions to both
-          if (game.chance.below(5) > 0) {  // else a forward whose tree was drafted ahead
+          AskedGame own(move), other(move);  // the same questions to both
+          if (game.chance.below(5) > 0) {    // else a forward whose tree was drafted ahead
             const std::vector<float> a = own.ask(asked, root, nodes), b = other.ask(never, root, nodes);
             CHECK(same(a, b));
             compared += int64_t(a.size());
@@ -458,17 +458,17 @@ TEST_CASE("ahead: after assuming tokens and rolling back, gpt: says what it says
               for (int i = 0; i < own.tree.size() - 1 && game.chance.below(4); i++)
                 path.push_back(own.tree.token[i + 1]);
             }
-            path.push_back(game.chance.below(kVocab));
+            path.push_back(game.chance.below(kSmallVocab));
             if (!asked.assume(path.data(), int(path.size()))) continue;
             assumed++;
-            Game(move + 7).ask(asked, path.back(), 1 + game.chance.below(4));
+            AskedGame(move + 7).ask(asked, path.back(), 1 + game.chance.below(4));
           }
           if (game.chance.below(4) > 0) asked.rollback();  // else committed() does
           std::vector<int> tokens, rows;
           for (int node = 0; node >= 0;) {
             rows.push_back(node);
             node = game.chance.below(4) ? own.tree.first_child(node) : -1;
-            tokens.push_back(node >= 0 ? own.tree.token[node] : game.chance.below(kVocab));
+            tokens.push_back(node >= 0 ? own.tree.token[node] : game.chance.below(kSmallVocab));
           }
           for (SmallModel* one : {&asked, &never})
             one->committed({tokens.data(), rows.data(), int(rows.size()), own.tree});
@@ -483,9 +483,9 @@ TEST_CASE("ahead: after assuming tokens and rolling back, gpt: says what it says
 TEST_CASE("ahead: what gpt: says of an assumed text is what it says once that is committed") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
-  SmallModel first(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows));
-  SmallModel second(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows));
-  Game game(3);
+  SmallModel first(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kGameRows));
+  SmallModel second(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kGameRows));
+  AskedGame game(3);
   const std::vector<int> prompt = game.tokens(20);
   for (SmallModel* one : {&first, &second}) one->begin(prompt.data(), 20);
   game.ask(first, prompt.back(), 4);
@@ -493,18 +493,18 @@ TEST_CASE("ahead: what gpt: says of an assumed text is what it says once that is
   const std::vector<int> tokens = {tree.token[1], 9}, rows = {0, 1};
   first.assume(nullptr, 0);
   REQUIRE(first.assume(tokens.data(), 2));
-  const std::vector<float> ahead = Game(5).ask(first, 9, 5);
+  const std::vector<float> ahead = AskedGame(5).ask(first, 9, 5);
   second.committed({tokens.data(), rows.data(), 2, tree});
-  CHECK(same(ahead, Game(5).ask(second, 9, 5)));
-  CHECK(ahead.size() == 5 * kVocab);
+  CHECK(same(ahead, AskedGame(5).ask(second, 9, 5)));
+  CHECK(ahead.size() == 5 * kSmallVocab);
   first.committed({tokens.data(), rows.data(), 2, tree});
-  CHECK(same(ahead, Game(5).ask(first, 9, 5)));
+  CHECK(same(ahead, AskedGame(5).ask(first, 9, 5)));
   const std::vector<int> across(60, 1);  // the window would move: not ahead of time
   CHECK(!first.assume(across.data(), 60));
 }
 
 TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not known yet") {
-  const MedusaSizes sizes = {4, kOwnProjection, 8, kVocab, false};
+  const MedusaSizes sizes = {4, kOwnProjection, 8, kSmallVocab, false};
   Medusa medusa(random_heads(sizes, 4, 2), nullptr);
   const std::vector<float> state = {1, -2, 3, 4, -1, 0.5f, 2, 1};
   MadeUpRows rows;
@@ -516,18 +516,18 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
   tell(medusa, {tokens, &row, 1, tree}, rows);
   for (int depth = 0; depth < 3; depth++) growth.add(depth, {1, 1});
   std::vector<std::vector<float>> heads;
-  for (int k = 0; k < 4; k++) heads.emplace_back(medusa.logits(growth, k), medusa.logits(growth, k) + kVocab);
+  for (int k = 0; k < 4; k++) heads.emplace_back(medusa.logits(growth, k), medusa.logits(growth, k) + kSmallVocab);
   CHECK(heads[0] != heads[1]);
   CHECK(medusa.assume(nullptr, 0));
-  CHECK(same(heads[1], std::vector<float>(medusa.logits(growth, 1), medusa.logits(growth, 1) + kVocab)));
+  CHECK(same(heads[1], std::vector<float>(medusa.logits(growth, 1), medusa.logits(growth, 1) + kSmallVocab)));
   CHECK(medusa.assume(tokens, 2));
-  CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
+  CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kSmallVocab)));
   CHECK(medusa.logits(growth, 2) == nullptr);
   medusa.rollback();
-  CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 2), medusa.logits(growth, 2) + kVocab)));
+  CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 2), medusa.logits(growth, 2) + kSmallVocab)));
   CHECK(!medusa.assume(tokens, 4));
   tell(medusa, {tokens, &row, 1, tree}, rows);
-  CHECK(same(heads[0], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
+  CHECK(same(heads[0], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kSmallVocab)));
 }
 
 TEST_CASE("ahead: the test of drafting ahead keeps what is faster, says by how much, and looks again") {
@@ -553,7 +553,7 @@ TEST_CASE("ahead: the test of drafting ahead keeps what is faster, says by how m
 }
 
 TEST_CASE("ahead: what cannot be is said") {
-  Mock target(kVocab, 16, 1, 1), own(kVocab, 16, 1, 1);
+  Mock target(kSmallVocab, 16, 1, 1), own(kSmallVocab, 16, 1, 1);
   Assuming<Mock> self(own);
   for (const RuleWord& rule : kRules) {
     Decoding decoding = decoding_of("chain:3", 1, 10, Ahead::kOn);
@@ -576,7 +576,7 @@ TEST_CASE("ahead: what cannot be is said") {
 }
 
 TEST_CASE("ahead: after a text that ended by an exception the next one is plain decoding's") {
-  Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
+  Mock verifies(kSmallVocab, 16, 1.8f, 0.9f), drafts(kSmallVocab, 16, 1.8f, 0.9f);
   Progress progress;
   Assuming<Mock> self(drafts);
   Watched watched(self, progress);

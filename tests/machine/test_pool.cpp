@@ -31,11 +31,11 @@ namespace {
       pool.run([&](const Team&) { here++; });
       if (here != threads) line = "not all were there";
     } catch (const std::runtime_error& error) { line = error.what(); }
-    _exit(write(ends[1], line.data(), line.size()) < 0);
+    _exit(::write(ends[1], line.data(), line.size()) < 0);
   }
   close(ends[1]);
   std::string line(4096, ' ');
-  const ssize_t n = read(ends[0], &line[0], line.size());
+  const ssize_t n = ::read(ends[0], &line[0], line.size());
   line.resize(size_t(n < 0 ? 0 : n));
   close(ends[0]);
   int status = 0;

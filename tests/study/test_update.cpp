@@ -12,14 +12,14 @@ using namespace nanospec;
 
 namespace {
 
-Config tiny() {
+Config update_config() {
   Config c;
   c.n_layer = 2, c.n_head = c.n_kv_head = 2, c.n_embd = 32, c.block_size = 16, c.vocab_size = 11;
   return c;
 }
 
 size_t at(const char* name) {
-  const std::vector<UpdateWork> work = update_work(tiny(), 3);
+  const std::vector<UpdateWork> work = update_work(update_config(), 3);
   for (size_t i = 0; i < work.size(); i++)
     if (work[i].name == name) return i;
   FAIL(name);
@@ -29,7 +29,7 @@ size_t at(const char* name) {
 }  // namespace
 
 TEST_CASE("update: the work of each operation, by hand") {
-  const Config c = tiny();
+  const Config c = update_config();
   const std::vector<UpdateWork> work = update_work(c, 3);
   const double R = 48, L = 2, C = 32;
   CHECK(work[at("fc")].name == "fc");
@@ -57,7 +57,7 @@ TEST_CASE("update: the work of each operation, by hand") {
 }
 
 TEST_CASE("update: the clock sees every operation, on one thread alone, and changes no bit") {
-  const Config c = tiny();
+  const Config c = update_config();
   for (int threads : {1, 2}) {
     CAPTURE(threads);
     Pool pool(threads);
@@ -101,7 +101,7 @@ TEST_CASE("update: the clock sees every operation, on one thread alone, and chan
 
 TEST_CASE("update: a measurement has as many updates watched as not, and ends when it is told to") {
   int asked = 0;
-  const UpdateTimes times = measure_update(tiny(), 2, 5, 1, [&](double done) {
+  const UpdateTimes times = measure_update(update_config(), 2, 5, 1, [&](double done) {
     CHECK(done == asked / 5.0);
     return asked++ < 3;
   });

@@ -46,7 +46,7 @@ int train(std::vector<std::string> words) {
 TEST_CASE(
     "train_drafter: shards of features are those of plain decoding, whatever drafter sped it up, and it hears the "
     "same") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const int L = 70, W = kFeatures * w.config.n_embd;  // past the window
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 2, 17);
   Decoding decoding;
@@ -86,7 +86,7 @@ TEST_CASE("train_drafter: a folder of features is no folder of hidden states, an
   CHECK(holds(error_of([&] { Recordings(folder.path, settings, {1, 2, 3}, 5).read("train-0"); }), "hidden is missing"));
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
-  const World& w = world();
+  const LearnedWorld& w = world();
   ParallelOptions o;  // learns from features
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
@@ -166,7 +166,7 @@ TEST_CASE(
 }
 
 TEST_CASE("train_drafter: a training that goes on gives the bytes of one that was never stopped") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string dir = folder.file("model"), heads = "/medusa.safetensors", state = "/medusa-optimizer.safetensors";
   std::filesystem::copy(w.dir, dir);
@@ -209,7 +209,7 @@ TEST_CASE("train_drafter: a training that goes on gives the bytes of one that wa
 
 TEST_CASE(
     "train_drafter: what was trained is written over only when that is asked for, and by one training at a time") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const std::string dir = folder.file("model");
   std::filesystem::copy(w.dir, dir);

@@ -187,7 +187,7 @@ TEST_CASE("parallel: a sequence is learned with its own tokens and features, whi
 // The program
 
 TEST_CASE("parallel: train_gpt --parallel leaves the model as it is, learns, and says how well") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   for (bool sequential : {false, true}) {
     CAPTURE(sequential);
     const Folder folder;
@@ -232,7 +232,7 @@ TEST_CASE("parallel: train_gpt --parallel leaves the model as it is, learns, and
 }
 
 TEST_CASE("parallel: a run that was resumed, or has other threads, is the same to the byte; segments, nearly") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   for (bool sequential : {false, true}) {
     CAPTURE(sequential);
     const Folder folder;
@@ -309,7 +309,7 @@ TEST_CASE("parallel: shards are read again, refused where they are broken, made 
 }
 
 TEST_CASE("parallel: train_gpt --parallel refuses what it cannot use, in a line") {
-  const World& w = world();
+  const LearnedWorld& w = world();
   const Folder folder;
   const auto line = [&](const std::string& dir, const Words& more) {
     const std::string text = message_of([&] { train(usual(dir, more)); });
