@@ -23,11 +23,25 @@ struct Answered {
   std::vector<float> reach;
   std::vector<int> asked;
 };
+// Refuses what is no tree below the asked root, each node behind its parent: the others need not look.
+void is_tree(const AskedTree& asked, const Answered& got) {
+  const auto wrong = [&](const auto&... what) { not_passed(named(asked), what...); };
+  const size_t nodes = got.token.size();
+  if (nodes == 0 || got.parent.size() != nodes || got.reach.size() != nodes)
+    wrong("a growth of ", int(nodes), " tokens, ", int(got.parent.size()), " parents, ", int(got.reach.size()),
+          " reaches: should be as many of each, the root's first");
+  if (got.token[0] != asked.root || got.parent[0] != -1)
+    wrong("node 0 is token ", got.token[0], " after node ", got.parent[0], ": it should be the root");
+  for (int node = 1; node < int(nodes); node++)
+    if (const int above = got.parent[node]; above < 0 || above >= node) wrong("node ", node, ": its parent is ", above);
+}
 // Asks for all in one question, and has each answer judged.
 void each(Examiner& judge, const std::vector<AskedTree>& all, void (*judged)(const AskedTree&, const Answered&)) {
   const auto put = [](Message& question, const AskedTree& asked) { question.put(asked); };
   ask_of_each(judge.student, Message(), all, put, [&](const AskedTree& asked, Message& answer) {
-    judged(asked, Answered{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()});
+    const Answered got{answer.list<int>(), answer.list<int>(), answer.list<float>(), answer.list<int>()};
+    is_tree(asked, got);
+    judged(asked, got);
   });
 }
 
@@ -68,7 +82,6 @@ void right_growth(const AskedTree& asked, const Answered& got) {
     if (node > 0) {
       if (node > asked.budget) wrong(nodes - 1, " nodes below the root: the root is not counted");
       const int above = got.parent[n];
-      if (above < 0 || above >= node) wrong("node ", node, ": its parent is ", above);
       const std::string its =
           line_of("node ", node, " is token ", got.token[n], " after node ", above, ", of reach ", got.reach[n],
                   " (parents ", std::vector<int>(got.parent.begin(), got.parent.begin() + node + 1), "): ");
@@ -97,9 +110,10 @@ void asked_in_turn(const AskedTree& asked, const Answered& got) {
   };
   std::set<int> seen;
   for (int node : got.asked) {
+    if (node < 0 || node >= int(got.parent.size())) wrong(node, ", which there is not");
     if (!seen.insert(node).second) wrong(node, " twice");
     int depth = 0;
-    for (int above = node; got.parent.at(size_t(above)) >= 0; above = got.parent.at(size_t(above))) depth++;
+    for (int above = node; got.parent[above] >= 0; above = got.parent[above]) depth++;
     if (depth >= asked.deepest) wrong(node, ", of depth ", depth, ": its children would be too deep");
     if (node == asked.budget)
       wrong(node, ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");

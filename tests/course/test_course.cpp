@@ -473,6 +473,27 @@ TEST_CASE("course: half an answer, and a long one, is none") {
   CHECK(contains(writes("'\\0', '\\0', '\\0', '\\x0c'"), "an answer of 201326592 bytes"));
 }
 
+TEST_CASE("course: a growth that lacks numbers, or is no tree, is refused before it is read") {
+  make_starter();
+  const auto of_growth = [](const std::string& end) {
+    const Folder folder;
+    hand_in(folder.path, changed("7.1", "  constexpr int kUnexpanded = -1;",
+                                 "  for (int i = 0; i < 2; i++) growth.add(0, {1, 0.5f});\n  " + end +
+                                     "\n  return;\n  constexpr int kUnexpanded = -1;"));
+    const nlohmann::json results = graded(folder.path, "7", kWithReference);
+    CHECK(results["tests"].size() == 7);
+    CHECK(results["score"] == 0);
+    return why(results, 7);
+  };
+  const std::string all = ": should be as many of each, the root's first";
+  CHECK(contains(of_growth("growth.reach.clear();"), "a growth of 3 tokens, 3 parents, 0 reaches" + all));
+  CHECK(contains(of_growth("growth.parent.pop_back();"), "a growth of 3 tokens, 2 parents, 3 reaches" + all));
+  CHECK(contains(of_growth("growth.token.clear();"), "a growth of 0 tokens, 3 parents, 3 reaches" + all));
+  CHECK(contains(of_growth("growth.parent[0] = 2;"), " after node 2: it should be the root"));
+  CHECK(contains(of_growth("growth.token[0] = -1;"), "node 0 is token -1 after node -1: it should be the root"));
+  CHECK(contains(of_growth("growth.parent[1] = 2;"), "node 1: its parent is 2"));
+}
+
 TEST_CASE("course: of what code prints, or throws, a little is kept") {
   CHECK(contains(of_flatten("  for (;;) printf(\"at node %d\\n\", tree.size());"), "no answer in time"));
   CHECK(fs::file_size(kStarter + "/build/chapter5.said") <= 64 << 10);
