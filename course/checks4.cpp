@@ -86,6 +86,8 @@ struct Walk {
       const double accepted = std::isnan(asked) ? 0 : std::min(1.0, std::max(0.0, asked));
       chances = {1 - accepted, accepted};
     } else {
+      if (what != 'p' && weights.size() != size_t(given.V))
+        not_passed("draw at node ", node, ": ", int(weights.size()), " weights, should be ", given.V);
       double sum = 0;
       for (int x = 0; x < given.V; x++) {
         chances.push_back(what == 'p' ? given.p[depth[node]][x] : weights[x]);

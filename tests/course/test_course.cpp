@@ -494,6 +494,20 @@ TEST_CASE("course: a growth that lacks numbers, or is no tree, is refused before
   CHECK(contains(of_growth("growth.parent[1] = 2;"), "node 1: its parent is 2"));
 }
 
+TEST_CASE("course: a draw from too few weights is refused before they are read") {
+  make_starter();
+  const Folder folder;
+  // As if it drew at node 0: what a rule can say only by itself.
+  hand_in(folder.path,
+          changed("4.1", "  Verdict verdict;",
+                  "  FILE* const answers = fdopen(4, \"w\");\n"
+                  "  for (char c : {'\\x12', '\\0', '\\0', '\\0', 'a', 'd'}) fputc(c, answers);\n"
+                  "  for (int i = 0; i < 16; i++) fputc(0, answers);\n  fflush(answers);\n  Verdict verdict;"));
+  const nlohmann::json results = graded(folder.path, "4", kWithReference);
+  CHECK(results["tests"].size() == 7);
+  CHECK(why(results, 4) == "draw at node 0: 0 weights, should be 4");
+}
+
 TEST_CASE("course: of what code prints, or throws, a little is kept") {
   CHECK(contains(of_flatten("  for (;;) printf(\"at node %d\\n\", tree.size());"), "no answer in time"));
   CHECK(fs::file_size(kStarter + "/build/chapter5.said") <= 64 << 10);
