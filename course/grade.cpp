@@ -20,7 +20,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #if __has_include(<linux/landlock.h>)
 #include <linux/landlock.h>
@@ -121,14 +120,13 @@ class Program : public Answerer {
       setrlimit(RLIMIT_FSIZE, &kept);
       setrlimit(RLIMIT_CORE, &none);
       signal(SIGXFSZ, SIG_IGN);
-      const int in = fcntl(questions[0], F_DUPFD, 10), out = fcntl(answers[1], F_DUPFD, 10);  // beyond 3 and 4
+      // Beyond 3 and 4.
+      const int in = fcntl(questions[0], F_DUPFD_CLOEXEC, 10), out = fcntl(answers[1], F_DUPFD_CLOEXEC, 10);
       const int said = open((path_ + ".said").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
       dup2(in, kQuestions);
       dup2(out, kAnswers);
       dup2(said, 1);
       dup2(said, 2);
-      close(in);
-      close(out);
       char* const arguments[] = {path_.data(), nullptr};
       char* const environment[] = {nullptr};
       execve(path_.c_str(), arguments, environment);
@@ -166,12 +164,9 @@ class Program : public Answerer {
   }
   std::string how_it_ended() {
     int status = 0;
-    const int left = milliseconds_left();
-    const itimerval none{}, alarm{{0, 10000}, {left / 1000, left % 1000 * 1000}};
-    setitimer(ITIMER_REAL, &alarm, nullptr);  // it ends the wait: again and again, should the first come before it
-    const bool ended = left > 0 && waitpid(process_, &status, 0) == process_;
-    setitimer(ITIMER_REAL, &none, nullptr);
-    if (!ended)
+    pid_t ended = 0;
+    for (; ended == 0 && milliseconds_left() > 0; usleep(1000)) ended = waitpid(process_, &status, WNOHANG);
+    if (ended != process_)
       return "no answer in time (" + std::to_string(seconds_) + " seconds, " + std::to_string(in_all()) +
              " for a chapter): a loop without an end?";
     end();
@@ -512,9 +507,6 @@ Options read_options(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  struct sigaction wakes {};
-  wakes.sa_handler = [](int) {};
-  sigaction(SIGALRM, &wakes, nullptr);
   const Options options = read_options(argc, argv);
   const std::vector<Chapter> all = {chapter1(),  chapter2(),  chapter3(), chapter4(), chapter5(),
                                     chapter6(),  chapter7(),  chapter8(), chapter9(), chapter10(),

@@ -5,7 +5,6 @@
 #include "course/student.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -15,26 +14,16 @@ using namespace course;
 
 namespace {
 
-// Reads or writes n bytes; false where the other side is gone.
-template <class Move>
-bool all(Move move, int file, void* bytes, size_t n) {
-  for (char* at = static_cast<char*>(bytes); n > 0;) {
-    const ssize_t moved = move(file, at, n);
-    if (moved <= 0) return false;
-    at += moved;
-    n -= size_t(moved);
-  }
-  return true;
-}
-bool receive(Message& message) {
+// These return false where the other side is gone.
+bool receive(FILE* from, Message& message) {
   uint32_t size = 0;
-  if (!all(read, kQuestions, &size, sizeof size)) return false;
+  if (fread(&size, sizeof size, 1, from) != 1) return false;
   message = {std::vector<char>(size)};
-  return all(read, kQuestions, message.bytes.data(), size);
+  return fread(message.bytes.data(), 1, size, from) == size;
 }
-bool send(Message& message) {
-  uint32_t size = uint32_t(message.bytes.size());
-  return all(write, kAnswers, &size, sizeof size) && all(write, kAnswers, message.bytes.data(), size);
+bool send(FILE* to, const Message& message) {
+  const uint32_t size = uint32_t(message.bytes.size());
+  return fwrite(&size, sizeof size, 1, to) == 1 && fwrite(message.bytes.data(), 1, size, to) == size && fflush(to) == 0;
 }
 
 }  // namespace
@@ -49,17 +38,17 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
+  FILE *const questions = fdopen(kQuestions, "r"), *const answers = fdopen(kAnswers, "w");
   const rlimit none{0, 0};
   setrlimit(RLIMIT_NOFILE, &none);  // a student's code opens no file
-  for (Message question, reply; receive(question);) {
+  for (Message question, reply; questions && receive(questions, question);) {
     try {
-      reply = Message().put('a');
-      const Message answered = answer(question);
-      reply.bytes.insert(reply.bytes.end(), answered.bytes.begin(), answered.bytes.end());
+      reply = answer(question);
+      reply.bytes.insert(reply.bytes.begin(), 'a');
     } catch (const std::bad_alloc&) {
       reply = Message().put('e').put(std::string("it ran out of memory: a loop without an end?"));
     } catch (const std::exception& error) { reply = Message().put('e').put(std::string(error.what())); }
-    if (!send(reply)) break;
+    if (!send(answers, reply)) break;
   }
   return 0;
 }
