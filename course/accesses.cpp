@@ -162,9 +162,7 @@ Accesses watched_accesses() {
   ACCESS(__tsan_read##size, size, false)           \
   ACCESS(__tsan_write##size, size, true)           \
   ACCESS(__tsan_unaligned_read##size, size, false) \
-  ACCESS(__tsan_unaligned_write##size, size, true) \
-  ACCESS(__tsan_volatile_read##size, size, false)  \
-  ACCESS(__tsan_volatile_write##size, size, true)
+  ACCESS(__tsan_unaligned_write##size, size, true)
 extern "C" {
 ACCESSES(1)
 ACCESSES(2)
@@ -184,10 +182,6 @@ void* __tsan_memmove(void* to, const void* from, size_t n) { return memmove(to, 
 void* __tsan_memset(void* to, int byte, size_t n) { return memset(to, byte, n); }
 // clang's guards of variables that are made once.
 unsigned char __tsan_atomic8_load(const volatile unsigned char* at, int) { return *at; }
-// The library's counters of owners; there is one thread.
-int __tsan_atomic32_fetch_add(volatile int* at, int add, int) {
-  const int old = *at;
-  *at = old + add;
-  return old;
-}
+// The library's counters of owners.
+int __tsan_atomic32_fetch_add(volatile int* at, int add, int) { return __atomic_fetch_add(at, add, __ATOMIC_RELAXED); }
 }
