@@ -10,32 +10,18 @@ using namespace nanospec;
 namespace course {
 namespace {
 
-// The gather: order, layers, heads, D, slots, what is kept, then keys and values (layers, heads, slots, D) -> both
-// behind it, and counts.
+// The gather: order, layers, heads, D, slots, what is kept, all numbers slot after slot -> these behind it, and counts.
 Message gathered(Message& question) {
   const auto [order, layers, heads, D, slots] = question.get<std::array<int, 5>>();
   const auto kept = question.list<int>();
-  std::vector<float> numbers[2];
-  for (auto& list : numbers) list = question.list<float>();
-  const size_t k_layer = heads * KeyValues<float>::key_numbers(slots, D);
-  const size_t v_layer = heads * KeyValues<float>::value_numbers(slots, D);
-  std::vector<float> k(layers * k_layer, NAN), v(layers * v_layer, NAN);
-  const KeepRows<float> s{k.data(), v.data(), k_layer, v_layer, heads, slots, D, kept.data()};
-  const auto each = [&](auto f) {  // f(number, where it lies), of keys and of values
-    size_t i = 0;
-    for (int layer = 0; layer < int(k.size() / k_layer); layer++)
-      for (int head = 0; head < s.n_kv_head; head++)
-        for (int slot = 0; slot < s.slots; slot++)
-          for (int d = 0; d < s.head_size; d++, i++) {
-            f(numbers[0][i], *s.cache(layer).key(head, slot, d));
-            f(numbers[1][i], *s.cache(layer).value(head, slot, d));
-          }
-  };
-  each([](float& number, float& place) { place = number; });
-  const int all = layers;
-  const Counted counted = watched(order, {whole(kept), whole(k), whole(v)}, [&] { gather_plain(s, all); });
-  each([](float& number, float& place) { number = place; });
-  return Message().put(numbers[0]).put(numbers[1]).put(counted);
+  auto numbers = question.list<float>();
+  LayersCache<float> cache{layers, heads, slots, D};
+  size_t at = 0, to = 0;
+  cache.each_until(slots, [&](float& number) { number = numbers[at++]; });
+  const Counted counted = watched(order, {whole(kept), whole(cache.k), whole(cache.v)},
+                                  [&] { gather_plain(cache.gather(kept), cache.layers); });
+  cache.each_until(slots, [&](float& number) { numbers[to++] = number; });
+  return Message().put(numbers).put(counted);
 }
 
 // The norm: order, rows, C, epsilon, x (rows, C), weight -> y (rows, C), counts. Behind each row stand some NaNs.

@@ -2,13 +2,12 @@
 //
 // All numbers are doubles. The engine's own program also answers what the grader needs to judge them: the loss, or the
 // output, at numbers that differ a little from the given ones. A student's program is never asked for that.
-#include <cmath>
 #include <functional>
 #include <numeric>
 #include <vector>
 
+#include "course/cache.h"
 #include "course/lanes.h"
-#include "course/parents.h"
 #include "course/student.h"
 
 #include "gradients.cuh"
@@ -89,16 +88,14 @@ struct Layer {
   int rows = int(depth.size()), slots = pad64(past + rows), columns = (H + 2 * KV) * D;
   std::vector<int> end = ends_of(parents), root = std::vector<int>(size_t(past + rows), 0), first_row = {0, rows};
   int first_slot = 0;
-  Numbers k = {}, v = {};
+  LayersCache<double> cache{1, KV, slots, D};
 
   // qkv: of the past's rows, then of the tree's.
   Attention<double> attention(const Numbers& qkv, double* out, double* log_sum) {
-    k.assign(size_t(KV) * KeyValues<double>::key_numbers(slots, D), NAN);
-    v.assign(size_t(KV) * KeyValues<double>::value_numbers(slots, D), NAN);
-    const KeyValues<double> cache{k.data(), v.data(), slots, D};
+    cache = {1, KV, slots, D};
     const int none = 0;
     const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row.data(), &first_slot, &none};
-    Attention<double> s{forest, H, KV, D, qkv.data(), columns, cache, out, H * D, log_sum, {}};
+    Attention<double> s{forest, H, KV, D, qkv.data(), columns, cache.of(0), out, H * D, log_sum, {}};
     run_items(0, past + rows, WriteCache<double, double>{s});  // the past's rows and the tree's, behind nothing
     s.forest.past = &past;
     s.qkv += size_t(past) * columns;

@@ -1,12 +1,9 @@
 // course/chapter2.cpp: the student's attention, for the grader and for a table.
-#include <cmath>
 #include <cstdio>
 
+#include "course/cache.h"
 #include "course/lanes.h"
-#include "course/parents.h"
 #include "course/student.h"
-
-#include "kernels.cuh"
 
 using namespace nanospec;
 
@@ -16,9 +13,7 @@ namespace {
 // One layer's attention over a text, in one forward or in several over one cache. Rows of out have some room to spare.
 struct Layer {
   int H, KV, D, slots, first_slot, columns = (H + 2 * KV) * D;
-  // A slot that nobody wrote is NaN.
-  std::vector<float> k = std::vector<float>(KV * KeyValues<float>::key_numbers(slots, D), NAN);
-  std::vector<float> v = std::vector<float>(KV * KeyValues<float>::value_numbers(slots, D), NAN);
+  LayersCache<float> cache{1, KV, slots, D};
   std::vector<float> weights = {};
 
   int out_row() const { return H * D + 5; }
@@ -40,8 +35,7 @@ struct Layer {
     set_parents(depth);
     const std::vector<int> end = ends_of(parents);
     const Forest forest{rows, roots, end.data(), depth.data(), root.data(), first_row.data(), slot.data(), past.data()};
-    const Attention<float> s{forest, H,         KV,      D, qkv, columns, {k.data(), v.data(), slots, D},
-                             out,    out_row(), log_sum, {}};
+    const Attention<float> s{forest, H, KV, D, qkv, columns, cache.of(0), out, out_row(), log_sum, {}};
     weights.assign(size_t(rows) * H * slots, NAN);
     const WriteCache<float, float> write{s};
     const AttentionForward<float, float> attention{s, weights.data(), slots};

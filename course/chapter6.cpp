@@ -2,13 +2,11 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <vector>
 
+#include "course/cache.h"
 #include "course/lanes.h"
-#include "course/parents.h"
 #include "course/student.h"
 #include "course/text6.h"
-#include "kernels.cuh"
 #include "tree.h"
 
 using namespace nanospec;
@@ -42,32 +40,13 @@ Message matched(Message& question) {
 // ---------------------------------------------------------------------------------------------------------------
 // The cache, and the gather
 
-struct Cache {
-  int layers, heads, slots, head_size;
-  std::vector<float> k = std::vector<float>(layers * heads * KeyValues<float>::key_numbers(slots, head_size), NAN);
-  std::vector<float> v = std::vector<float>(layers * heads * KeyValues<float>::value_numbers(slots, head_size), NAN);
+using Cache = LayersCache<float>;
 
-  float& number(int layer, int head, int slot, int d, bool value) {
-    const KeyValues<float> one{&k[k.size() / layers * layer], &v[v.size() / layers * layer], slots, head_size};
-    return value ? *one.value(head, slot, d) : *one.key(head, slot, d);
-  }
-  // Calls f(layer, head, d, value, number) for all numbers of a slot.
-  template <class F>
-  void each_of(int slot, F f) {
-    for (int layer = 0; layer < layers; layer++)
-      for (int head = 0; head < heads; head++)
-        for (int d = 0; d < head_size; d++)
-          for (bool value : {false, true}) f(layer, head, d, value, number(layer, head, slot, d, value));
-  }
-  // The student's gather.
-  void keep(int first, const std::vector<int>& rows, int lanes) {
-    std::vector<int> kept = {first, int(rows.size())};
-    kept.insert(kept.end(), rows.begin(), rows.end());
-    const KeepRows<float> gather{k.data(), v.data(), k.size() / layers, v.size() / layers,
-                                 heads,    slots,    head_size,         kept.data()};
-    run_items(lanes, layers * heads, gather);
-  }
-};
+void keep(Cache& cache, int first, const std::vector<int>& rows, int lanes) {
+  std::vector<int> kept = {first, int(rows.size())};
+  kept.insert(kept.end(), rows.begin(), rows.end());
+  run_items(lanes, cache.layers * cache.heads, cache.gather(kept));
+}
 
 // layers, heads, slots, head size, first, lanes, kept rows, all numbers -> all numbers
 Message gathered(Message& question) {
@@ -75,13 +54,10 @@ Message gathered(Message& question) {
   const auto kept = question.list<int>();
   auto all = question.list<float>();
   Cache cache{layers, heads, pad64(slots), head_size};
-  size_t at = 0;
-  for (int slot = 0; slot < slots; slot++)
-    cache.each_of(slot, [&](int, int, int, bool, float& number) { number = all[at++]; });
-  cache.keep(first, kept, lanes);
-  at = 0;
-  for (int slot = 0; slot < slots; slot++)
-    cache.each_of(slot, [&](int, int, int, bool, float& number) { all[at++] = number; });
+  size_t at = 0, to = 0;
+  cache.each_until(slots, [&](float& number) { number = all[at++]; });
+  keep(cache, first, kept, lanes);
+  cache.each_until(slots, [&](float& number) { all[to++] = number; });
   return Message().put(all);
 }
 
@@ -145,7 +121,7 @@ struct Decoding {
                                std::to_string(verdict.tokens.size()) + " tokens");
     for (int row : verdict.rows)
       if (row < 0 || row >= tree.size()) throw std::runtime_error("a verdict with a row that the tree does not have");
-    cache.keep(past, verdict.rows, lanes);
+    keep(cache, past, verdict.rows, lanes);
     for (int slot = past + kept; slot < past + tree.size(); slot++)
       cache.each_of(slot, [](int, int, int, bool, float& number) { number = NAN; });
     past += kept;
@@ -197,7 +173,7 @@ double forward_time(int rows) {
 double gather_time(const std::vector<int>& rows) {
   Cache cache{12, 12, 128, 64};
   for (auto* list : {&cache.k, &cache.v}) std::fill(list->begin(), list->end(), 1.0f);
-  return fastest(5, [&] { cache.keep(100, rows, 0); });
+  return fastest(5, [&] { keep(cache, 100, rows, 0); });
 }
 // Seconds of the student's match, where every first child is right.
 double match_time(Tree tree) {

@@ -12,26 +12,22 @@ void gathers(Examiner& judge, int layers, int heads, int D, const std::vector<in
   const int first = judge.between(5, 25), slots = 64;
   std::vector<int> kept = {first, int(rows.size())};
   kept.insert(kept.end(), rows.begin(), rows.end());
-  const size_t n = size_t(layers) * heads * slots * D;
-  const std::vector<float> before[2] = {judge.numbers(n), judge.numbers(n)};
+  const size_t one = size_t(layers) * heads * D * 2;  // numbers of a slot
+  const std::vector<float> before = judge.numbers(one * slots);
   const std::array<int, 5> sizes{order, layers, heads, D, slots};
-  Message answer = judge.student.ask(Message().put(1).put(sizes).put(kept).put(before[0]).put(before[1]));
-  for (int kind = 0; kind < 2; kind++) {
-    const auto got = answer.list<float>();
-    auto right = before[kind];
-    std::vector<std::string> from(slots, "what it held");
-    for (size_t i = 0; i < rows.size(); i++) {
-      from[first + i] = line_of("what slot ", first + rows[i], " held");
-      for (size_t head = 0; head < size_t(layers) * heads; head++)
-        std::copy_n(&before[kind][(head * slots + first + rows[i]) * D], D, &right[(head * slots + first + i) * D]);
-    }
-    same_bits(got, right, [&](int i) {
-      const int slot = i / D % slots;
-      return line_of("gather, ", kOrders[order], ": first ", first, ", rows ", rows, ": layer ", i / D / slots / heads,
-                     ", head ", i / D / slots % heads, ", slot ", slot, " should hold ", from[slot], ": channel ",
-                     i % D, kind == 0 ? " of its key" : " of its value");
-    });
+  const auto got = judge.student.ask(Message().put(1).put(sizes).put(kept).put(before)).list<float>();
+  auto right = before;
+  std::vector<std::string> from(slots, "what it held");
+  for (size_t i = 0; i < rows.size(); i++) {
+    from[first + i] = line_of("what slot ", first + rows[i], " held");
+    std::copy_n(&before[(first + rows[i]) * one], one, &right[(first + i) * one]);
   }
+  same_bits(got, right, [&](int i) {
+    const int slot = i / int(one), row = i / 2 / D;  // of (slots, layers, heads)
+    return line_of("gather, ", kOrders[order], ": first ", first, ", rows ", rows, ": layer ", row / heads % layers,
+                   ", head ", row % heads, ", slot ", slot, " should hold ", from[slot], ": channel ", i / 2 % D,
+                   i % 2 == 0 ? " of its key" : " of its value");
+  });
 }
 
 void norms(Examiner& judge, int rows, int C, float epsilon, int order) {

@@ -4,11 +4,10 @@
 // (course/accesses.h).
 #pragma once
 
-#include <cmath>
 #include <new>
 
 #include "course/accesses.h"
-#include "course/parents.h"
+#include "course/cache.h"
 #include "course/student.h"
 
 #include "course/warps.cuh"
@@ -58,7 +57,8 @@ DeviceList<T> to_device(const std::vector<T>& list) {
 struct Launch {
   int H, KV, D, slots, rows;
   DeviceList<int> end, depth, root, first_row, first_slot, past;
-  DeviceList<float> qkv, out, k, v;
+  DeviceList<float> qkv, out;
+  LayersCache<float, DeviceList<float>> cache = {};
 
   // qkv: (rows, (H + 2 KV) D); keys, values: (KV, slots, D)
   explicit Launch(Message& question) {
@@ -68,16 +68,11 @@ struct Launch {
     qkv = to_device(question.list<float>());
     set_parents({depth.begin(), depth.end()});
     const auto keys = question.list<float>(), values = question.list<float>();
-    k.assign(KV * KeyValues<float>::key_numbers(slots, D), NAN);
-    v.assign(KV * KeyValues<float>::value_numbers(slots, D), NAN);
-    const KeyValues<float> cache{k.data(), v.data(), slots, D};
-    for (int head = 0; head < KV; head++)
-      for (int slot = 0; slot < slots; slot++)
-        for (int d = 0; d < D; d++) {
-          const size_t at = (size_t(head) * slots + slot) * D + d;
-          *cache.key(head, slot, d) = keys[at];
-          *cache.value(head, slot, d) = values[at];
-        }
+    cache = {1, KV, slots, D};
+    for (int slot = 0; slot < slots; slot++)
+      cache.each_of(slot, [&](int, int head, int d, bool value, float& number) {
+        number = (value ? values : keys)[(size_t(head) * slots + slot) * D + d];
+      });
   }
 
   std::vector<float> result() const { return {out.begin(), out.end()}; }
@@ -87,11 +82,11 @@ struct Launch {
     out.assign(size_t(rows) * H * D, NAN);
     const Forest forest{rows,        int(past.size()), end.data(),        depth.data(),
                         root.data(), first_row.data(), first_slot.data(), past.data()};
-    const Attention<float> s{
-        forest, H, KV, D, qkv.data(), (H + 2 * KV) * D, {k.data(), v.data(), slots, D}, out.data(), H * D, nullptr, {}};
+    const Attention<float> s{forest,      H,          KV,    D,       qkv.data(), (H + 2 * KV) * D,
+                             cache.of(0), out.data(), H * D, nullptr, {}};
     std::vector<Watched> global;
     for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) global.push_back(whole(*list));
-    for (const auto* list : {&qkv, &out, &k, &v}) global.push_back(whole(*list));
+    for (const auto* list : {&qkv, &out, &cache.k, &cache.v}) global.push_back(whole(*list));
     return watched(order, global, [&] { kernel(s); });
   }
 };
