@@ -104,9 +104,7 @@ void right_tree(const Grown& growth, const Flat& tree) {
 
 // Asks for the trees of these growths, all in one question.
 void right_trees(Examiner& judge, const std::vector<Grown>& growths) {
-  const auto put = [](Message& question, const Grown& growth) {
-    question.put(growth.token).put(growth.parent).put(growth.dropped);
-  };
+  const auto put = [](Message& to, const Grown& one) { to.put(one.token).put(one.parent).put(one.dropped); };
   ask_of_each(judge.student, Message().put('f'), growths, put, [](const Grown& growth, Message& answer) {
     Flat tree;
     for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) *list = answer.list<int>();
@@ -132,8 +130,8 @@ Flat in_preorder(Examiner& judge, int n) {
 void masks(Examiner& judge, int many, int most, int bit) {
   for (int done = 0; done < many; done += 500) {
     const std::vector<Flat> asked = times(500, [&] { return in_preorder(judge, judge.between(1, most)); });
-    const auto put = [](Message& question, const Flat& tree) {
-      question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
+    const auto put = [](Message& to, const Flat& one) {
+      to.put(one.token).put(one.parent).put(one.depth).put(one.end);
     };
     ask_of_each(judge.student, Message().put('s'), asked, put, [&](const Flat& tree, Message& answer) {
       const auto mask = answer.list<char>();

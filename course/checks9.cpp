@@ -34,9 +34,7 @@ std::string rate_line(const Prefix& prefix, int nodes) {
 }
 
 void prefixes(Examiner& judge, const std::vector<Prefix>& all) {
-  const auto put = [](Message& question, const Prefix& one) {
-    question.put(one.reach).put(one.roots).put(one.seconds);
-  };
+  const auto put = [](Message& to, const Prefix& one) { to.put(one.reach).put(one.roots).put(one.seconds); };
   ask_of_each(judge.student, Message().put('p'), all, put, [](const Prefix& one, Message& answer) {
     const int nodes = int(one.reach.size()), got = answer.get<int>();
     const std::string where =

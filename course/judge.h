@@ -105,19 +105,8 @@ struct Chapter {
 };
 const std::map<std::string, std::string> kMask = {  // course/parents.h
     {"5.2", "return course::sees_by_parents(i, j);"}};
-Chapter chapter1();
-Chapter chapter2();
-Chapter chapter3();
-Chapter chapter4();
-Chapter chapter5();
-Chapter chapter6();
-Chapter chapter7();
-Chapter chapter8();
-Chapter chapter9();
-Chapter chapter10();
-Chapter chapter11();
-Chapter chapter12();
-Chapter chapter13();
+Chapter chapter1(), chapter2(), chapter3(), chapter4(), chapter5(), chapter6(), chapter7(), chapter8(), chapter9(),
+    chapter10(), chapter11(), chapter12(), chapter13();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Words for what is wrong
