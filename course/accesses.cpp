@@ -31,23 +31,14 @@ std::map<std::pair<const void*, int>, Place> places;  // of the current block; b
 dim3 current;
 
 // Where the system put this program, and what `__shared__` declares: the emulator makes it thread-local variables.
-struct InMemory {
-  uintptr_t begin = 0;  // what the program's addresses count from
-  Watched shared{nullptr, 0};
-};
-const InMemory program = [] {
-  InMemory found;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* to) {
-        InMemory& its = *static_cast<InMemory*>(to);
-        its.begin = info->dlpi_addr;
-        for (int i = 0; i < info->dlpi_phnum; i++)
-          if (info->dlpi_phdr[i].p_type == PT_TLS) its.shared = {info->dlpi_tls_data, info->dlpi_phdr[i].p_memsz};
-        return 1;  // the first is the program itself
-      },
-      &found);
-  return found;
-}();
+uintptr_t program = 0;  // what the program's addresses count from
+Watched declared{nullptr, 0};
+int find_program(dl_phdr_info* info, size_t, void*) {
+  program = info->dlpi_addr;
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_TLS) declared = {info->dlpi_tls_data, info->dlpi_phdr[i].p_memsz};
+  return 1;  // the first is the program itself
+}
 bool holds(const Watched& piece, uintptr_t at) {
   return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
 }
@@ -112,18 +103,18 @@ void access(const void* address, size_t size, bool write, const void* from) {
   // The emulator's own writes to its block come when that is half written: then it cannot be asked what it holds.
   if (!watching || inside || holds({&emulator::block, sizeof emulator::block}, at)) return;
   inside = true;
-  const bool in_shared = emulator::block.holds(address) || holds(program.shared, at);
+  const bool in_shared = emulator::block.holds(address) || holds(declared, at);
   const bool in_global =
       !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) { return holds(piece, at); });
   if (in_shared || in_global) {
     if (current.x != blockIdx.x || current.y != blockIdx.y || current.z != blockIdx.z) {
       end_block();
-      memset(const_cast<void*>(program.shared.begin), 0xff, program.shared.bytes);  // a NaN in any type of floats
+      memset(const_cast<void*>(declared.begin), 0xff, declared.bytes);  // a NaN in any type of floats
       touched.clear();
       current = blockIdx;
     }
     for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
-      look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program.begin);
+      look_for_race(word, int(threadIdx.x), write, uintptr_t(from) - program);
     Place& place = places[{from, int(threadIdx.x / 32)}];
     const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
     if (time == place.instructions.size()) place.instructions.push_back(Lanes{});
@@ -138,6 +129,7 @@ void access(const void* address, size_t size, bool write, const void* from) {
 }  // namespace
 
 void watch_accesses(const std::vector<Watched>& global) {
+  dl_iterate_phdr(find_program, nullptr);
   pieces = global;
   counted = {};
   places.clear();
