@@ -298,8 +298,8 @@ bool idle(const AddBias<T>& op) {
 // pre += bias; act = GELU(pre).
 template <class T>
 struct BiasGelu {
-  T *pre, *act;  // (R, F)
-  int row_stride;
+  T *pre, *act;             // (R, F)
+  int row_stride;           // of both
   const T* bias = nullptr;  // may be null
   bool by_tanh = false;
   template <class G>
@@ -428,7 +428,7 @@ struct Matmul {
   Panels<W> w;
   T* out;
   int out_row;
-  Norm<T> norm = {};  // where x is null, it is this norm: on a GPU the product of one row normalizes it
+  Norm<T> norm = {};  // where x is null, it is this norm's output: matmul() runs it, before the product or in it
   template <class G>
   HD void operator()(const G& g, int rows, int begin, int end) const {
     // course 1.1

@@ -35,7 +35,7 @@ struct Config {
   int vocab_size = 65;  // V; 0: layers alone, without embedding, last norm and head, as a drafter's network may be
   bool bias = false;    // biases in the linear layers and the norms
   bool tanh = false;    // GELU is approximated by tanh: GPT-2 (Radford et al. 2019)
-  // What Llama (Touvron et al. 2023) does otherwise. 0 stands for GPT's size.
+  // What Llama (Touvron et al. 2023) does differently. 0 stands for GPT's size.
   int head_dim = 0;       // D; 0: C / H
   int n_inner = 0;        // F, channels between the two matrices of the MLP; 0: 4 C
   bool rotary = false;    // positions rotate queries and keys; else they are learned embeddings
@@ -199,7 +199,7 @@ std::vector<T> rope_table(int positions, int head_size, double theta = 10000, co
 template <class T, class W>
 struct Weights {
   struct Layer {
-    Weight<T, W> qkv, proj, fc, fc_proj;  // each with its bias
+    Weight<T, W> qkv, proj, fc, fc_proj;  // each: panels (in, out), `forward`; its bias, or null
   };
   Tensors<const T> tensors;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
@@ -278,7 +278,7 @@ struct Rows : Array<T> {
     if (layers * rows * row_stride > 0) Array<T>::operator=(Array<T>(layers * rows * row_stride + spare, cuda));
   }
   T* at(int l, int row) const { return this->data() ? this->data() + l * layer + row * stride : nullptr; }
-  // A block's rows of layer l; and where it may put what it alone needs.
+  // A block's rows of layer l; and rows that only this block writes and reads.
   View<T> operator()(int l, const RowBlock& b) const { return {at(l, b.row), int(stride)}; }
   View<T> in_scratch(const RowBlock& b) const { return {at(0, b.scratch), int(stride)}; }
 };
@@ -316,15 +316,15 @@ struct Activations {
   Rows<T> saved(size_t stride) const { return rows_of(training ? L : 0, R, stride); }
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
-  // Strides: of floats an odd number of cache lines, but for V, so that the same columns of many rows do not meet in a
-  // few sets of a cache.
+  // Strides, not sizes: in shapes C, F, V are sizes, Q is (H + 2 KV) D, A is H D. Of floats they are an odd number of
+  // cache lines, but for V, so that the same columns of many rows do not meet in a few sets of a cache.
   int C = pad16(config.n_embd) | 16, Q = pad16(config.qkv_size()) | 16, A = pad16(config.heads_size()) | 16;
   int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
-  int X = cuda && !training ? 1 : L + 1;         // on a CPU a drafter may read the stream after any layer
-  Rows<T> x = rows_of(X, R, C);                  // (L + 1, R, C) the residual stream before each layer and at the end
-  Rows<T> norm_1 = once(N, C);                   // (R, C) the norm of x
+  int X = cuda && !training ? 1 : L + 1;         // 1: layers share one; on a CPU a drafter may read all of them
+  Rows<T> x = rows_of(X, R, C);                  // (X, R, C) the residual stream before each layer and at the end
+  Rows<T> norm_1 = once(N, C);                   // (N, C) the norm of x
   Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: the mean of a row of x, and 1 / its standard deviation
   Rows<T> qkv = per_layer(Q);                    // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
   // (L, R, Q) queries and keys before their norms; (L, heads, R) 1 / their root mean square
@@ -334,11 +334,11 @@ struct Activations {
   Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
   Rows<T> att = per_layer(A);                    // (L, R, H D) the outputs of all heads, side by side
   Rows<T> mid = per_layer(C);                    // (L, R, C) the residual stream between attention and MLP
-  Rows<T> norm_2 = once(N, C);                   // (R, C) the norm of mid
+  Rows<T> norm_2 = once(N, C);                   // (N, C) the norm of mid
   Rows<T> mean_2 = saved(1), rstd_2 = saved(1);  // (L, R) each
   Rows<T> pre = per_layer(G);                    // (L, R, F) before the GELU; (L, R, 2 F) gates and ups of SwiGLU
   Rows<T> act = once(R, F);                      // (R, F) after it
-  Rows<T> norm_f = once(N, C);                   // (R, C) the norm of the last x
+  Rows<T> norm_f = once(N, C);                   // (N, C) the norm of the last x
   Rows<T> mean_f = once(training ? R : 0, 1), rstd_f = once(training ? R : 0, 1);  // (R) each
   Rows<T> logits = once(R, V);                                                     // (R, V)
   Rows<T> attention_scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, cuda));
@@ -347,7 +347,8 @@ struct Activations {
   size_t row_bytes() const { return sizeof(T) * size_t(4 * C + G + F); }  // of one row in the widest part of a layer
 };
 
-// The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
+// The sites where dropout is applied, of each layer; the embedding's is one behind the last layer. Each has a number,
+// so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  // from a row on
   dropout.site = uint32_t(layer * 4 + site);
@@ -378,27 +379,27 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   for (int l = 0; l < c.n_layer; l++) {
     const auto& layer = w.layers[l];
     const Attention<T, S> heads = attention_of(team, batch, a, l, dropout);
-    // qkv (R, Q) = norm_1(x) W + b, queries and keys turned by their positions
+    // qkv (R, Q) = norm_1(x) W + bias, each head's queries and keys normalized, and turned by their positions
     blocks([&](const RowBlock& b) {
       const Normalized<T> x = normalize(b, norm_1(a, w, l, b), a.training);
       matmul_qkv(b.team, b.rows, product(x, layer.qkv.forward, a.qkv(l, b)), layer.qkv.bias, heads);
       if (c.qk_norm) {
-        b.team.wait();
+        b.team.wait();  // matmul_qkv() may return early
         launch(b.team, b.rows * (a.H + a.KV), head_norm(a, w, l, b));
       }
       if (c.rotary) turn(b, heads, a.qkv.at(l, 0), w.rope);
     });
-    // Of the last layer a prefill needs the keys and values alone.
+    // In the last layer a prefill needs only keys and values.
     if (with_logits == 0 && l == c.n_layer - 1) return fill_cache(team, heads);
-    // att (R, H D) = attention(qkv, cache)
+    // att (R, H D) = attention(qkv, cache); if no product has written the rows' keys and values there, it does so first
     attention(team, heads, a.attention_scratch.data(), a.slots);
     blocks([&](const RowBlock& b) {
-      // mid (R, C) = x + att W + b
+      // mid (R, C) = x + att W + bias
       join(b, a.att(l, b), layer.proj, a.x(l, b), a.mid(l, b), dropout_at(dropout, l, kDropProjection, b.row));
-      // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
+      // act (R, F) = GELU(norm_2(mid) W + bias), or SwiGLU
       const Normalized<T> mid = normalize(b, norm_2(a, w, l, b), a.training);
       activate(b, c, mid, layer.fc, a.pre(l, b), a.act.in_scratch(b));
-      // x (R, C) of the next layer = mid + act W + b
+      // x (R, C) of the next layer = mid + act W + bias
       join(b, a.act.in_scratch(b), layer.fc_proj, a.mid(l, b), a.x(l + 1, b), dropout_at(dropout, l, kDropMlp, b.row));
     });
   }
@@ -421,8 +422,16 @@ void embed(const Team& team, const Config& c, const Weights<T, W>& w, const Devi
            const Activations<T, S>& a, const Dropout& dropout) {
   const int R = batch.forest.rows, C = c.n_embd;
   T* const x = a.x.at(0, 0);
+  // A table of 8 to 4 bits has its rows unpacked first.
   if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, x, a.C});
-  launch(team, R, Embed<T>{batch.token(), batch.forest, w.tensors.wte, w.tensors.wpe, x, a.C, C});
+  launch(team, R,
+         Embed<T>{.token = batch.token(),
+                  .forest = batch.forest,
+                  .wte = w.tensors.wte,
+                  .wpe = w.tensors.wpe,
+                  .x = x,
+                  .x_row = a.C,
+                  .channels = C});
   drop(team, R, Drop<T>{x, x, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
 }
 
@@ -447,8 +456,8 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
 }
 
 // The model's three norms, over the rows of a block: of x before a layer's attention, of mid before its MLP, of the
-// last x. The first two write what the block alone needs; the last one's output is kept, for the head's gradient and
-// for drafters.
+// last x. The first two write what only the block needs. The last one's output is kept for the head's gradient and for
+// drafters, but where a GPU's product normalizes.
 template <class T>
 Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
   return {.x = x.at,
@@ -481,8 +490,8 @@ Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers
                  a.rstd_f.at(0, b.row));
 }
 
-// Runs the norm; of few rows each thread writes a copy of its own, for that is cheaper than a barrier. On a GPU it
-// leaves the norm to the product.
+// Runs the norm. Of few rows each thread writes a copy of its own, which is cheaper than a barrier: a.N rows have room
+// for all copies. On a GPU that decodes it leaves the norm to matmul().
 template <class T>
 Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
   if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};
@@ -518,7 +527,8 @@ HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l,
 }
 
 // Queries and keys of the block's rows, in the qkv of all rows, turn by their positions; with `back` their gradients
-// turn back. It waits first: what wrote them may not have.
+// turn back. It waits first, because the product that wrote them may have returned early. With in_cache the turned keys
+// replace those that the product wrote into the cache.
 template <class T, class S>
 void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
   b.team.wait();
@@ -533,20 +543,7 @@ void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T
   if (!tuned(b.team, rope, b.rows, heads)) launch(b.team, b.rows * rope.heads, rope);
 }
 
-// act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = x W + b.
-template <class T, class W>
-void activate(const RowBlock& b, const Config& c, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
-              View<T> act) {
-  if (!c.swiglu) {
-    matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias, c.tanh});
-    return b.team.wait();
-  }
-  matmul(b.team, b.rows, product(x, fc.forward, pre), AddBias<T>{pre.at, pre.stride, fc.bias});
-  b.team.wait();
-  launch_columns(b.team, b.rows, c.inner(), SwiGlu<T>{pre.at, pre.stride, c.inner(), act.at, act.stride});
-}
-
-// out (R, C) = residual + dropout(x W + b): a branch joins the residual stream.
+// out (R, C) = residual + dropout(x W + bias): a branch joins the residual stream.
 template <class T, class W>
 void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual, View<T> out, const Dropout& dropout) {
   const auto joined = product(x, w.forward, out);
@@ -558,6 +555,20 @@ void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual,
   b.team.wait();
   drop(b.team, b.rows, Drop<T>{out.at, out.at, out.stride, w.forward.n, dropout});
   launch_columns(b.team, b.rows, w.forward.n, JoinResidual<T>{residual.at, out.at, out.stride, nullptr});
+}
+
+// act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = x W + bias.
+template <class T, class W>
+void activate(const RowBlock& b, const Config& c, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
+              View<T> act) {
+  if (!c.swiglu) {
+    matmul(b.team, b.rows, product(x, fc.forward, pre),
+           BiasGelu<T>{.pre = pre.at, .act = act.at, .row_stride = pre.stride, .bias = fc.bias, .by_tanh = c.tanh});
+    return b.team.wait();
+  }
+  matmul(b.team, b.rows, product(x, fc.forward, pre), AddBias<T>{pre.at, pre.stride, fc.bias});
+  b.team.wait();
+  launch_columns(b.team, b.rows, c.inner(), SwiGlu<T>{pre.at, pre.stride, c.inner(), act.at, act.stride});
 }
 
 // ---------------------------------------------------------------------------------------------------------------

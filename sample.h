@@ -1,9 +1,10 @@
 // sample.h: from logits to a token.
 //
 // In order: the settings; the order of floats as integers; which tokens top-k, top-p and min-p keep; the noise; the
-// pick; the distribution that the pick samples, for the rules that need probabilities. A row of logits is read a few
-// times and never sorted. There is no random state: noise is a pure function of (seed, sequence, stream, index in the
-// text, token). So the text cannot depend on who drafted it, or when. The file does not know where logits come from.
+// pick; the distribution that the pick samples, for the rules that need probabilities. A row of logits is read again
+// and again, and never sorted. There is no random state: noise is a pure function of (seed, sequence, stream, index in
+// the text, token). So the text cannot depend on who drafted it, or when. The file does not know where logits come
+// from.
 //
 // The next token is the argmax over the kept tokens x of logit(x) / temperature + gumbel(x), ties to the lowest id:
 // a sample of softmax(logits / temperature) (Gumbel 1954). It is computed as logit + temperature * gumbel, which orders
@@ -58,7 +59,7 @@ HD inline int32_t key_of(int64_t rank) { return int32_t(rank >> 32); }
 // must hold at `low`; where it fails it must fail for all larger t. `top` is the largest logit. The function bisects
 // the value and the key by turns: the value is quick where logits are spread evenly; the key takes at most 32 steps,
 // whatever the logits are. It stops as soon as one logit lies between true and false, or `exact` logits are kept. So
-// the result need not be a logit.
+// the result need not be a logit. group: the lanes that share the work, Solo or Warp.
 template <class Group, class Enough>
 HD int32_t largest_threshold(Group group, const float* logits, int vocab, int32_t low, float top, int exact,
                              Enough enough) {

@@ -136,7 +136,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& layer = w.layers[l];
     const auto& dl = d.layers[l];
-    // x of the next layer = mid + act W + b
+    // x of the next layer = mid + act W + bias
     blocks([&](const RowBlock& b) {
       into_branch(b, l, kDropMlp);
       activate_backward(b, c, dout(0, b), layer.fc_proj, a.pre(l, b), a.act.in_scratch(b));
@@ -144,10 +144,10 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     matmul_gradient(team, weight_gradient(R, a.act(0, all), F, dout(0, all), C, dl.fc_proj, dl.fc_proj_bias));
     team.wait();  // the gradient of the stream goes on to mid
     blocks([&](const RowBlock& b) {
-      // pre = norm_2(mid) W + b
+      // pre = norm_2(mid) W + bias
       launch(b.team, b.rows, norm_2(a, w, l, b));
       back_to_stream(b, a.pre(l, b), layer.fc, norm_2(a, w, l, b), g.norm(0, b), g.stream(0, b));
-      // mid = x + att W + b
+      // mid = x + att W + bias
       into_branch(b, l, kDropProjection);
       matmul(b.team, b.rows, product(dout(0, b), layer.proj.transposed, g.att(0, b)));
       b.team.wait();
@@ -160,7 +160,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     attention_backward(
         team, AttentionBackward<T>{heads, g.att.data(), g.k.at(l, 0), g.v.at(l, 0), g.qkv.data(), g.past_gradients},
         g.p.data(), g.ds.data(), a.slots);
-    // qkv = norm_1(x) W + b
+    // qkv = norm_1(x) W + bias
     if (c.qk_norm) head_norms_backward(all, a, w, l, heads, g, dl);
     blocks([&](const RowBlock& b) {
       launch(b.team, b.rows, norm_1(a, w, l, b));

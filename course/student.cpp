@@ -38,7 +38,8 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  FILE *const questions = fdopen(kQuestions, "r"), *const answers = fdopen(kAnswers, "w");
+  FILE* const questions = fdopen(kQuestions, "r");
+  FILE* const answers = fdopen(kAnswers, "w");
   const rlimit none{0, 0};
   setrlimit(RLIMIT_NOFILE, &none);  // a student's code opens no file
   for (Message question, reply; questions && receive(questions, question);) {

@@ -168,6 +168,10 @@ class Array {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Launch
+//
+// A Team (machine/threads.h) is what each thread gets: its rank, of `size`; share(n), its part of 0 .. n - 1; wait(), a
+// barrier. Team{} is one thread alone; with `cuda` the thread launches on a GPU. tell(op) says to who looks on that an
+// operation begins; it computes nothing.
 
 // Runs op(group, row) for each row. When it returns to a CPU's thread, all rows are done; a GPU's launches run in the
 // order of their calls. There a warp runs a row. That suits thousands of rows of up to some thousand numbers: norms,
@@ -196,7 +200,7 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   }
 }
 
-// Some rows of a forward, and the team that runs them. What is needed among these rows alone may lie in the rows from
+// Some rows of a forward, and the team that runs them. What only this block reads may be written to the rows from
 // `scratch` on: those of the thread's first block, which stay in its L2.
 struct RowBlock {
   Team team;
@@ -208,8 +212,9 @@ constexpr int kLeastRows = 48;  // of a thread
 // Runs f(block) for all rows, block by block. f is some operations that follow each other, of which none looks at
 // another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
 // next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading
-// the weights takes the time, the team runs all rows together. row_bytes: of a row, in f. A block has twice as many
-// rows as fit L2 with all of these: an operation and the next one look at half of them.
+// the weights takes the time, the team runs all rows together, and no barrier follows: f waits by itself. row_bytes: of
+// a row, in f. A block has twice as many rows as fit L2 with all of these: an operation and the next one look at half
+// of them.
 template <class F>
 void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
   if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, 0, rows, 0});
@@ -248,12 +253,12 @@ bool tuned(const Team&, const Op&, const Any&...) {
   static_assert(!decltype(has_tuned(std::declval<Op>()))::value, "tuned() of this operation has other arguments");
   return false;
 }
-// Whether the tuned matmul computes Matmul::norm; whether it writes the keys and values that it computes into the
-// cache.
+// Whether the tuned matmul of so many rows computes Matmul::norm itself.
 template <class T, class W>
 bool normalizes(const Team&, const Matmul<T, W>&, int) {
   return false;
 }
+// Whether the tuned matmul of qkv writes the keys and values into the cache.
 template <class T>
 bool product_writes_cache(const Team& team) {
   return kTuned && std::is_same<T, float>::value && team.cuda && !team.plain;
@@ -402,8 +407,8 @@ size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bo
   return size_t(rows) * n_head * slots;
 }
 
-// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most_keys). No
-// row sees more than most_keys keys.
+// When it returns to a CPU's thread, all rows are done. scratch: attention_scratch_size() numbers, zero at first; for
+// the portable version weights (R, H, most_keys). No row sees more than most_keys keys.
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most_keys) {
   tell(s);

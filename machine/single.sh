@@ -191,7 +191,7 @@ kernels.cuh | // Rotary positions (Su et al. | }; |
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
 model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
-model.h | bool tanh = false; | // What Llama (Touvron et al. | // What other models do otherwise. 0 stands for GPT's size.
+model.h | bool tanh = false; | // What Llama (Touvron et al. | // What other models do differently. 0 stands for GPT's size.
 model.h | bool rotary = false; | bool swiglu = false; |
 model.h | bool qkv_bias = false; | std::vector<float> rope_factors | float norm_epsilon = 1e-5f;
 model.h | bool cache_is_read = !training; | |
@@ -203,7 +203,8 @@ model.h | const auto linear = | | const auto linear = [&](const std::string& nam
 model.h | if (biased | | if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
 model.h | linear(block + "attn.c_attn", | if (config.qk_norm) f(block + "attn.k_norm | linear(block + "attn.c_attn", C, config.qkv_size(), std, layer.qkv, layer.qkv_bias);
 model.h | // (L, R, Q) queries and keys before their norms | Rows<T> raw = |
-model.h | // The norms of each head | // act (R, F) = GELU(pre) or SwiGLU(pre), | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + b.
+model.h | // The norms of each head | < // out (R, C) = residual |
+model.h | // act (R, F) = GELU(pre) or SwiGLU(pre), | | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + bias.
 model.h | Attention<T, S> attention_of(const Team& team, | | Attention<T, S> attention_of(const Team&, const DeviceBatch& batch, const Activations<T, S>& a, int l,
 model.h | if (c.qk_norm) { | if (c.rotary) turn( |
 model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
@@ -213,15 +214,16 @@ model.h | if (c.rotary) { | } |
 model.h | Rows<T> pre = per_layer(G); | | Rows<T> pre = per_layer(G);                    // (L, R, F) before the GELU
 model.h | void activate(const RowBlock& b, const Config& c, | | void activate(const RowBlock& b, const Config&, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
 model.h | if (!c.swiglu) { | launch_columns( | matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});\nb.team.wait();
-model.h | // qkv (R, Q) = norm_1(x) W + b, queries | | // qkv (R, Q) = norm_1(x) W + b
-model.h | // act (R, F) = GELU(norm_2(mid) W + b), or | | // act (R, F) = GELU(norm_2(mid) W + b)
+model.h | // qkv (R, Q) = norm_1(x) W + bias, each | | // qkv (R, Q) = norm_1(x) W + bias
+model.h | // att (R, H D) = attention(qkv, cache); | | // att (R, H D) = attention(qkv, cache), after it has written the rows' keys and values there
+model.h | // act (R, F) = GELU(norm_2(mid) W + bias), or | | // act (R, F) = GELU(norm_2(mid) W + bias)
 model.h | // The table of a model's tensors. A model's sizes | | // The table of a model's tensors.
 model.h | // Weights as the forward reads them: | } | // Weights as the forward reads them: panels
 model.h | // flat: the parameters, in the device | // transposes, which | // flat: the parameters, in the device's memory; each pack() reads them again. training: with the transposes too.
 model.h | if (kTuned && cuda | else memory = place_weights( | memory = place_weights(all, training, cuda);
 model.h | size_t bytes() const { | // their use, which | // Points all weights at the tensors. Returns them in the order of their use.
 model.h | Panels<W> symbols; | Array<W> memory; | Array<W> memory;    // all panels
-model.h | if (w.symbols.data) unpack( | |
+model.h | // A table of 8 to 4 bits | if (w.symbols.data) unpack( |
 model.h | Rows<T> attention_scratch = | | Rows<T> attention_scratch = once(R, size_t(H) * slots);
 model.h | // Compiled once | |
 
