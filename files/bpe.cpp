@@ -498,19 +498,13 @@ void encode_bpe(const Bpe& bpe, const PutId& put, const std::string& text, const
 // ---------------------------------------------------------------------------------------------------------------
 // The stream
 
-// Whether these bytes, which are no whole character, may become one with more bytes.
-static bool begins_character(const std::string& bytes) {
-  for (const std::string more : {"\x80", "\xBF", "\x80\x80", "\xBF\x80", "\x80\x80\x80", "\xBF\x80\x80"})
-    if (code_point_bytes(bytes + more, 0) == int(bytes.size() + more.size())) return true;
-  return false;
-}
-
 std::string Utf8Stream::put(std::string_view bytes) {
   std::string ready = finish().append(bytes);
   for (size_t n = std::min<size_t>(3, ready.size()); n > 0; n--) {
-    const std::string tail = ready.substr(ready.size() - n);
-    if (code_point_bytes(tail, 0) || !begins_character(tail)) continue;
-    held_ = tail;
+    const auto* const tail = reinterpret_cast<const uint8_t*>(&ready[ready.size() - n]);
+    ucs4_t unused;
+    if (u8_mbtoucr(&unused, tail, n) != -2 || *tail > 0xF4) continue;  // -2: more bytes may make it a character
+    held_ = ready.substr(ready.size() - n);
     ready.resize(ready.size() - n);
     break;
   }

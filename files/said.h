@@ -17,15 +17,9 @@ struct SaidText {
 // Throws runtime_error where a text is not of a model with this tokenizer and so many tokens.
 template <class F>
 void each_said(const std::string& bytes, const std::string& path, int vocab, const std::string& tokenizer, F f) {
-  size_t number = 0;
-  for (const std::string& line : split_at(bytes, '\n')) {
-    const std::string place = filled("{}, line {}", printable(path, 300), ++number);
-    if (line.empty()) continue;
-    const Json json = parse_json(line, place);
-    if (const Json& dropped = member(json, "dropped"); dropped.is_string()) {
-      f(SaidText{{}, 0, "", "", dropped.get<std::string>()});
-      continue;
-    }
+  each_json_line(bytes, printable(path, 300), [&](const Json& json, const std::string& place) {
+    if (const Json& dropped = member(json, "dropped"); dropped.is_string())
+      return f(SaidText{{}, 0, "", "", dropped.get<std::string>()});
     const Json &tokens = member(json, "tokens"), &begin = member(json, "begin"), &text = member(json, "text");
     const auto is_token = [=](const Json& id) { return is_below(id, uint64_t(vocab)); };
     if (!tokens.is_array() || !is_below(begin, tokens.size() + 1) ||
@@ -35,7 +29,7 @@ void each_said(const std::string& bytes, const std::string& path, int vocab, con
       refuse("a text of a model with another tokenizer", place, "let nanospec distill write texts of this model");
     f(SaidText{tokens.get<std::vector<int>>(), begin.get<size_t>(), member_text(json, "question"),
                text.get<std::string>(), "", member(json, "held_out") == true});
-  }
+  });
 }
 
 }  // namespace nanospec

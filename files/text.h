@@ -19,6 +19,8 @@
 // for bytes that are not UTF-8, and for a character outside the vocabulary, a function throws, with the place.
 #pragma once
 
+#include <unistr.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -41,22 +43,15 @@ using OrderedJson = nlohmann::ordered_json;  // members stay in the order of the
 // How many bytes the code point at text[at] has: 1 to 4; 0 if it is not valid (RFC 3629: no overlong forms, no
 // surrogates, nothing above U+10FFFF).
 inline int code_point_bytes(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
-  const uint8_t first = byte(at), second = byte(at + 1);
-  if (first < 0x80) return at < text.size() ? 1 : 0;
-  const int bytes = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-  for (int i = 1; i < bytes; i++)
-    if ((byte(at + size_t(i)) & 0xC0) != 0x80) return 0;
-  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F)) return 0;
-  if ((first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) return 0;
-  return bytes;
+  if (at >= text.size() || uint8_t(text[at]) < 0x80) return at < text.size();
+  ucs4_t value;
+  return std::max(0, u8_mbtoucr(&value, reinterpret_cast<const uint8_t*>(&text[at]), text.size() - at));
 }
 
 // The code point of `bytes` bytes at text[at]. The bytes must be valid.
 inline uint32_t code_point(std::string_view text, size_t at, int bytes) {
-  if (bytes == 1) return uint8_t(text[at]);
-  uint32_t value = uint8_t(text[at]) & (0xFFu >> (bytes + 1));
-  for (int i = 1; i < bytes; i++) value = value << 6 | (uint8_t(text[at + size_t(i)]) & 0x3Fu);
+  ucs4_t value;
+  u8_mbtouc_unsafe(&value, reinterpret_cast<const uint8_t*>(&text[at]), size_t(bytes));
   return value;
 }
 
