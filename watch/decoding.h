@@ -56,14 +56,14 @@ inline Draws draws_of(const Decoding& decoding, Noise& targets, Noise& others) {
   return draws;
 }
 
-// Whether the target can draft this drafter's trees itself: the same trees, with the same chances.
+// Whether a target that runs whole iterations can draft this drafter's trees itself: the same trees, with the same
+// chances.
 template <class Target>
 bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding) {
   const auto* const bigram = dynamic_cast<Bigram*>(drafter);
   const Shape& shape = decoding.shape;
-  if (!iterates(target) || !bigram || decoding.rule != Rule::kMatch || !shape.full() || !decoding.knows_noise)
-    return false;
-  if constexpr (Iterates<Target>::value) return target.load_table(bigram->table, shape.depth, shape.width);
+  if constexpr (Iterates<Target>::value)
+    return bigram && shape.full() && decoding.knows_noise && target.load_table(bigram->table, shape.depth, shape.width);
   else return false;
 }
 
@@ -74,7 +74,8 @@ bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding
 template <class Target>
 struct Decoded {
   const Decoding settings;
-  Noise noise, other_noise;
+  const int64_t end;  // how many tokens the text may have
+  Noise noise, others;
   const RowsOf<Target> rows;
   Drafter* const drafter;
   const bool on_device;                     // whether the device drafts
@@ -87,26 +88,26 @@ struct Decoded {
 
   // runner: on the host; or null, with that of whole iterations.
   Decoded(Target& target, const Decoding& its, Drafter* its_drafter, std::vector<int>& tokens, int seat, Clock& clock,
-          std::function<bool(int)> on_token, Host<Target>* runner, Whole<Target>* whole = nullptr)
+          const std::function<bool(int)>& on_token, Host<Target>* runner, Whole<Target>* whole = nullptr)
       : settings(its),
+        end(int64_t(tokens.size()) + its.max_new_tokens),
         noise(settings.sampling, target.vocab_size()),
-        other_noise(settings.sampling, target.vocab_size(), kStreamDraft),
+        others(settings.sampling, target.vocab_size(), kStreamDraft),
         rows(target, seat, whole),
         drafter(its_drafter),
         on_device(whole && drafts_on_device(target, drafter, settings)),
-        stand_in(stand_in_for(whole, int64_t(tokens.size()) + settings.max_new_tokens)),
+        stand_in(stand_in_for(whole)),
         plan(settings.shape, on_device ? nullptr : settings.cost.get(),
              settings.experience ? *settings.experience : fresh, clock),
-        ahead(ahead_of(clock, int64_t(tokens.size()) + settings.max_new_tokens, target.block_size())),
+        ahead(ahead_of(clock, target.block_size())),
         recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
-                 {int64_t(tokens.size()), int64_t(tokens.size()) + settings.max_new_tokens, target.block_size(), text,
-                  drafter, plan, on_device, [this] { return rows.seated().past(); }, pick_of(runner),
-                  settings.on_iteration}),
-        text{tokens, int64_t(tokens.size()) + settings.max_new_tokens, stand_in ? stand_in.get() : drafter, recorder,
-             noise,  draws_of(settings, noise, other_noise),           recorder.timed(std::move(on_token)), seat} {
+                 {target.block_size(), text, drafter, plan, on_device, [this] { return rows.seated().past(); },
+                  pick_of(runner), settings.on_iteration}),
+        text{tokens, end, drafter, recorder, noise, draws_of(settings, noise, others), recorder.timed(on_token), seat} {
     if (!drafter) return;
     drafter->temperature = settings.sampling.temperature;
     drafter->attach(&rows);
+    if (stand_in) text.drafter = stand_in.get();
   }
   Decoded(const Decoded&) = delete;
   ~Decoded() {  // also if an exception ends the text
@@ -118,13 +119,12 @@ struct Decoded {
     Stats& stats = recorder.stats;
     stats.reliability = plan.reliability;
     if (ahead) stats.ahead = ahead->stats;
-    else stats.ahead.wanted = drafter && settings.ahead != Ahead::kOff;
     stats.seconds = work_seconds(stats) + stats.seconds_slide;
     return stats;
   }
 
  private:
-  std::unique_ptr<Drafter> stand_in_for(Whole<Target>* whole, int64_t end) {
+  std::unique_ptr<Drafter> stand_in_for(Whole<Target>* whole) {
     if constexpr (Iterates<Target>::value)
       if (on_device)
         return std::make_unique<DeviceDrafter<Target>>(*whole, settings.shape.depth, settings.shape.width, end);
@@ -132,7 +132,7 @@ struct Decoded {
     if (!drafter || drafts == Drafts::kAny || settings.rule == Rule::kRejection) return nullptr;
     return std::make_unique<SampledDrafter>(*drafter, drafts == Drafts::kWithReplacement);
   }
-  std::unique_ptr<AheadPlanner> ahead_of(Clock& clock, int64_t end, int block) {
+  std::unique_ptr<AheadPlanner> ahead_of(Clock& clock, int block) {
     if (!drafter || settings.ahead == Ahead::kOff) return nullptr;
     return std::make_unique<AheadPlanner>(
         plan, *drafter, settings.ahead, settings.sampling, settings.knows_noise, clock,

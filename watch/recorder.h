@@ -16,7 +16,6 @@ class Recorder : public Watcher {
 
   // What it needs to report an iteration.
   struct Sources {
-    int64_t begin, end;  // tokens of the prompt, and of the text at its end
     int block_size;
     const Sequence& text;
     Drafter* drafter;  // null for plain decoding
@@ -27,8 +26,7 @@ class Recorder : public Watcher {
     std::function<void(const IterationReport&)> on_iteration;  // or null; its time does not count
   };
 
-  Recorder(Clock& clock, Watcher& inner, Sources sources)
-      : clock_(clock), inner_(inner), sources_(std::move(sources)), n_(sources_.begin) {
+  Recorder(Clock& clock, Watcher& inner, Sources sources) : clock_(clock), inner_(inner), sources_(std::move(sources)) {
     lap();
   }
   // Wraps the callback of generate(), whose time does not count.
@@ -41,9 +39,8 @@ class Recorder : public Watcher {
   }
 
   void ready() override {
-    const bool slid = slides(n_ - emitted_, n_);
-    (stats.target_forwards == 0 ? stats.prefill_seconds : slid ? stats.seconds_slide : stats.seconds_keep) += lap();
-    stats.slide_prefills += stats.target_forwards > 0 && slid;
+    (stats.target_forwards == 0 ? stats.prefill_seconds : slid_ ? stats.seconds_slide : stats.seconds_keep) += lap();
+    stats.slide_prefills += slid_;
     inner_.ready();
     draft_ = forward_ = verify_ = 0;
   }
@@ -70,26 +67,18 @@ class Recorder : public Watcher {
       stats.accepted_by[sources_.drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
     stats.accept_histogram[size_t(emitted)]++;
-    if (sources_.on_iteration) {
-      report(growth, tree, verdict, emitted);
-      lap();
-    }
-    n_ += emitted;
-    emitted_ = emitted;
+    const Sequence& text = sources_.text;
+    const int64_t index = text.draws.index;
+    slid_ = window_start(int(index), sources_.block_size) != window_start(text.size(), sources_.block_size);
+    if (!sources_.on_iteration) return;
+    const int kept = sources_.pick ? 0 : int(verdict.rows.size());  // rows that the device has kept already
+    sources_.on_iteration({index, sources_.past() - kept, text.room, sources_.plan.drafts, sources_.drafter, text.draws,
+                           growth, tree, verdict, emitted, slid_, sources_.pick, draft_, forward_, verify_});
+    lap();
   }
   void committed() override { stats.seconds_draft += lap(); }
 
  private:
-  bool slides(int64_t before, int64_t after) const {
-    return window_start(int(before), sources_.block_size) != window_start(int(after), sources_.block_size);
-  }
-  void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
-    const int kept = sources_.pick ? 0 : int(verdict.rows.size());  // rows that the device has kept already
-    const int past = sources_.past() - kept, deepest = room_at(n_, sources_.end, sources_.block_size);
-    const bool drafted = sources_.drafter && sources_.plan.drafts, slid = slides(n_, n_ + emitted);
-    sources_.on_iteration({n_, past, deepest, drafted, sources_.drafter, sources_.text.draws, growth, tree, verdict,
-                           emitted, slid, sources_.pick, draft_, forward_, verify_});
-  }
   double lap() {
     const double now = clock_.now();
     return now - std::exchange(last_, now);
@@ -98,8 +87,7 @@ class Recorder : public Watcher {
   Clock& clock_;
   Watcher& inner_;
   const Sources sources_;
-  int64_t n_;                                               // tokens of the text
-  int emitted_ = 0;                                         // by the last forward
+  bool slid_ = false;                                       // whether the window slides after the last forward
   bool emitting_ = false;                                   // whether the callback has been called in this iteration
   double last_ = 0, draft_ = 0, forward_ = 0, verify_ = 0;  // seconds, of this iteration
 };
