@@ -36,6 +36,19 @@ inline std::vector<int> nodes_from(int first, const Growth& growth) {
   return nodes;
 }
 
+// Adds the best candidates of these nodes of a growth, as many of each as are wanted and the drafter has. Returns them.
+template <class Expand>
+std::vector<int> add_level(const std::vector<int>& nodes, const std::vector<int>& wanted, Growth& growth,
+                           Expand& expand) {
+  const int first = growth.size(), width = *std::max_element(wanted.begin(), wanted.end());
+  std::vector<int> count(nodes.size());
+  std::vector<Candidate> candidates(nodes.size() * width);  // (nodes, width)
+  expand(nodes.data(), int(nodes.size()), width, candidates.data(), count.data());
+  for (size_t k = 0; k < nodes.size(); k++)
+    for (int rank = 0; rank < std::min(wanted[k], count[k]); rank++) growth.add(nodes[k], candidates[k * width + rank]);
+  return nodes_from(first, growth);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Fixed shapes
 
@@ -201,16 +214,9 @@ void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand&
   };
   const int width = std::min(shape.width, shape.budget);  // of a wider beam no more nodes could stay
   if (width == 0) return;
-  std::vector<int> beam(1, 0), count;
-  std::vector<Candidate> candidates;  // (beam, width)
+  std::vector<int> beam(1, 0);
   for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !beam.empty(); depth++) {
-    const int first = growth.size();
-    candidates.resize(beam.size() * width);
-    count.resize(beam.size());
-    expand(beam.data(), int(beam.size()), width, candidates.data(), count.data());
-    for (size_t k = 0; k < beam.size(); k++)
-      for (int rank = 0; rank < count[k]; rank++) growth.add(beam[k], candidates[k * width + rank]);
-    beam = nodes_from(first, growth);
+    beam = add_level(beam, std::vector<int>(beam.size(), width), growth, expand);
     std::sort(beam.begin(), beam.end(), likelier);
     if (int(beam.size()) > width) beam.resize(width);
   }
@@ -238,13 +244,12 @@ template <class Expand>
 void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
   if (!limits.entropy) throw std::logic_error("shape " + shape.name + " knows no entropies");
   const bool chain = shape.kind == Shape::kEntropyStop || shape.kind == Shape::kEntropyNaive;
-  std::vector<int> level(1, 0), asked, wanted, count;
-  std::vector<Candidate> candidates;  // (asked, width)
-  std::vector<float> H;               // (level)
+  std::vector<int> level(1, 0), asked, wanted;
+  std::vector<float> H;  // (level)
   for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !level.empty(); depth++) {
     H.resize(level.size());
     limits.entropy(level.data(), int(level.size()), H.data());
-    int left = shape.budget - (growth.size() - 1), width = 0;
+    int left = shape.budget - (growth.size() - 1);
     asked.clear();
     wanted.clear();
     for (size_t k = 0; k < level.size(); k++) {
@@ -253,18 +258,10 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
       asked.push_back(level[k]);
       wanted.push_back(children);
       left -= children;
-      width = std::max(width, children);
     }
     if (asked.empty()) return;
-    const int first = growth.size();
-    candidates.resize(asked.size() * width);
-    count.resize(asked.size());
-    expand(asked.data(), int(asked.size()), width, candidates.data(), count.data());
-    for (size_t k = 0; k < asked.size(); k++)
-      for (int rank = 0; rank < std::min(wanted[k], count[k]); rank++)
-        growth.add(asked[k], candidates[k * width + rank]);
-    if (chain && width > 1) return;
-    level = nodes_from(first, growth);
+    level = add_level(asked, wanted, growth, expand);
+    if (chain && wanted[0] > 1) return;
   }
 }
 
