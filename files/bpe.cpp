@@ -286,20 +286,16 @@ int Bpe::special(const std::string& text) const {
 // Puts U+FFFD for each run of bad bytes, into `repaired`. Returns how many there were; where there are none, nothing is
 // copied.
 static size_t repair(std::string_view text, std::string& repaired) {
-  size_t runs = 0, good = 0;  // text[good, at) is valid and not copied yet
-  bool bad_before = false;
-  for (size_t at = 0; at < text.size();) {
-    const int bytes = uint8_t(text[at]) < 0x80 ? 1 : code_point_bytes(text, at);
-    if (!bytes) {
-      repaired.append(text, good, at - good);
-      if (!bad_before) repaired += "\xEF\xBF\xBD";
-      runs += !bad_before;
-      good = at + 1;
-    }
-    bad_before = !bytes;
-    at += size_t(std::max(bytes, 1));
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
+  size_t runs = 0, done = 0;
+  while (const uint8_t* const bad = u8_check(bytes + done, text.size() - done)) {
+    const size_t good = size_t(bad - bytes) - done;
+    const bool begins = good > 0 || runs == 0;  // a run
+    repaired.append(text, done, good).append(begins ? "\xEF\xBF\xBD" : "");
+    runs += begins;
+    done += good + 1;
   }
-  if (runs) repaired.append(text, good, text.size() - good);
+  if (runs) repaired.append(text, done);
   return runs;
 }
 

@@ -93,9 +93,7 @@ inline void run_said(const SaidText& said, Target& target, std::vector<float>& s
     target.clear_rows();
     target.add_tree(chain.token.data(), chain.depth.data(), chain.end.data(), rows);
     target.run_rows(1);
-    for (int row = 0; row < rows; row++)
-      for (int layer : feature_layers(target.config().n_layer))
-        states.insert(states.end(), target.state(layer, row), target.state(layer, row) + target.config().n_embd);
+    for (int row = 0; row < rows; row++) record_state(target, row, Recorded::kPassages, states);
     target.keep(numbers_to(rows).data(), rows);
   }
 }

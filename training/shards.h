@@ -98,11 +98,9 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
 using RecordSequence = std::function<void(uint32_t i, Shard& shard)>;
 
 // Appends what is recorded of a row of the target's last forward.
-inline void record_state(const Target& target, int row, Shard& shard) {
-  const auto append = [&](const float* state) {
-    shard.states.insert(shard.states.end(), state, state + target.config().n_embd);
-  };
-  if (shard.sizes.what == Recorded::kHidden) return append(target.hidden(row));
+inline void record_state(const Target& target, int row, Recorded what, std::vector<float>& states) {
+  const auto append = [&](const float* state) { states.insert(states.end(), state, state + target.config().n_embd); };
+  if (what == Recorded::kHidden) return append(target.hidden(row));
   for (int layer : feature_layers(target.config().n_layer)) append(target.state(layer, row));
 }
 
@@ -114,7 +112,7 @@ inline void record_text(Target& target, const int* tokens, Shard& shard) {
   target.prefill(nullptr, 0);
   target.forward(tokens, chain.depth.data(), chain.end.data(), L);
   shard.token.insert(shard.token.end(), tokens, tokens + L + 1);
-  for (int l = 0; l < L; l++) record_state(target, l, shard);
+  for (int l = 0; l < L; l++) record_state(target, l, shard.sizes.what, shard.states);
 }
 
 // Appends L rows that the target generates after a prompt. The text is that of plain decoding, whatever drafter speeds
@@ -123,7 +121,8 @@ inline void record_generated(Target& target, Drafter* drafter, Decoding decoding
                              Shard& shard) {
   decoding.max_new_tokens = shard.sizes.rows;
   decoding.on_iteration = [&](const IterationReport& report) {
-    for (int i = 0; i < report.emitted; i++) record_state(target, report.verdict.rows[size_t(i)], shard);
+    for (int i = 0; i < report.emitted; i++)
+      record_state(target, report.verdict.rows[size_t(i)], shard.sizes.what, shard.states);
   };
   shard.token.push_back(prompt.back());
   generate(target, drafter, decoding, prompt, [&](int token) {

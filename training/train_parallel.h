@@ -42,41 +42,27 @@ inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end -
 template <class T>
 struct FrozenHead {
   const Config config;
-  std::vector<T> flat;  // the target's parameters
-  Tensors<const T> tensors{config, flat.data()};
+  std::vector<T> embedding, norm_weight, norm_bias;  // (V, C); (C) each, or no bias
   Weight<T, T> head;
   Array<T> memory;
 
-  FrozenHead(const Config& target, const float* weights, bool with_head, const Team& team)
-      : config(target), flat(weights, weights + parameter_count(target)) {
+  FrozenHead(const Config& target, const Tensors<const float>& its, bool with_head, const Team& team)
+      : config(target),
+        embedding(its.wte, its.wte + size_t(config.vocab_size) * size_t(config.n_embd)),
+        norm_weight(its.ln_f, its.ln_f + config.n_embd),
+        norm_bias(its.ln_f_bias, its.ln_f_bias + (its.ln_f_bias ? config.n_embd : 0)) {
     if (!with_head) return;
-    head = {config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true};
+    const float* const rows = config.tied ? its.wte : its.lm_head;
+    const std::vector<T> flat(rows, rows + embedding.size());
+    head = {flat.data(), config.n_embd, config.vocab_size, true};
     memory = place_weights<T, T>({&head}, true);
-    head.pack(team);
+    head.pack(team);  // once: the numbers need not stay
   }
   // Of the rows of `a` from `first` on: their last x.
   Norm<T> norm(const Activations<T>& a, int first) const {
-    return norm_of<T>(config, {a.x.at(a.L, first), a.C}, tensors.ln_f, tensors.ln_f_bias, {a.norm_f.at(0, first), a.C},
+    return norm_of<T>(config, {a.x.at(a.L, first), a.C}, norm_weight.data(),
+                      norm_bias.empty() ? nullptr : norm_bias.data(), {a.norm_f.at(0, first), a.C},
                       a.mean_f.at(0, first), a.rstd_f.at(0, first));
-  }
-};
-
-// What is frozen of a target in any number type: a model without layers.
-struct WithoutLayers {
-  Config config;
-  std::vector<float> weights;
-
-  explicit WithoutLayers(const Target& target) : config(target.config()) {
-    config.n_layer = 0;
-    config.tied = true;  // its head is not asked
-    weights.resize(parameter_count(config));
-    Tensors<float> to(config, weights.data());
-    const Tensors<const float>& from = target.weights().tensors;
-    const size_t C = size_t(config.n_embd);
-    Array<float> unpacked;
-    std::copy_n(embedding_of(target, unpacked), C * size_t(config.vocab_size), to.wte);
-    std::copy_n(from.ln_f, C, to.ln_f);
-    if (from.ln_f_bias) std::copy_n(from.ln_f_bias, C, to.ln_f_bias);
   }
 };
 
@@ -89,10 +75,10 @@ class ParallelTrainer : public DrafterTrainer<T> {
  public:
   const ParallelSizes sizes;
 
-  // target: its parameters; positions: n of every sequence; segments: S; class_of: (V) which guess of a head of its own
-  // a token is, or none.
-  ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
-                  Pool& pool, std::vector<int> class_of = {})
+  // target: its tensors outside of the layers; positions: n of every sequence; segments: S; class_of: (V) which guess
+  // of a head of its own a token is, or none.
+  ParallelTrainer(const ParallelSizes& s, const Config& config, const Tensors<const float>& target, int positions,
+                  int segments, Pool& pool, std::vector<int> class_of = {})
       : DrafterTrainer<T>(parallel_table(s), pool),
         sizes(s),
         n_(positions),
@@ -153,7 +139,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
       if (with_gradient)
         for (const Rows<T>* sums : {&g_.k, &g_.v, &dslot_}) zero(team, sums->data(), sums->size());
       parallel_features(team, sizes, packed_, 0, n_, a_);
-      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
+      parallel_enter(team, sizes, packed_, frozen_.embedding.data(), stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, stream_.forest.rows);
       output_loss(team, stream_, 0, a_, g_, with_gradient);
     });
@@ -185,7 +171,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
-      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, segment_.token() + n_, 0, rows, false, b_);
+      parallel_enter(team, sizes, packed_, frozen_.embedding.data(), segment_.token() + n_, 0, rows, false, b_);
     else spread_slot(team, a_.x.at(0, n_), 0, rows, b_);
     forward(team, b_.config, packed_.layers, segment_, b_, rows);
   }
@@ -368,11 +354,13 @@ struct ParallelOptions : DrafterOptions {
   }
   int ahead() const override { return sizes.ahead; }
   std::unique_ptr<DrafterTrainer<float>> trainer(const DrafterRun& run, Pool& pool) const override {
-    std::optional<WithoutLayers> ends;  // in place of a model whose weights may be of any number type
-    if (lessons) ends.emplace(*lessons->target);
-    auto drafter = std::make_unique<ParallelTrainer<float>>(
-        sizes, ends ? ends->config : run.model.config, (ends ? ends->weights : run.model.weights).data(),
-        usable_rows(run.sizes, sizes.ahead), segments, pool, lessons ? lessons->class_of : std::vector<int>());
+    using Ends = Tensors<const float>;
+    Ends ends = lessons ? lessons->target->weights().tensors : Ends(run.model.config, run.model.weights.data());
+    Array<float> unpacked;
+    if (lessons) ends.wte = embedding_of(*lessons->target, unpacked);  // it may be of any number type
+    auto drafter =
+        std::make_unique<ParallelTrainer<float>>(sizes, run.model.config, ends, usable_rows(run.sizes, sizes.ahead),
+                                                 segments, pool, lessons ? lessons->class_of : std::vector<int>());
     const std::vector<TensorSpec> table = parallel_table(sizes);
     drafter->set_weights((lessons ? lessons->initial(table, seed) : initial_weights(table, seed)).data());
     return drafter;

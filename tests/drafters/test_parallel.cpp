@@ -170,7 +170,7 @@ TEST_CASE("parallel: a drafter says what it said in training, to the bit, howeve
     const std::vector<float> weights = start_of<float>(s);
     const int first = 0;
     const Shard shard = some_shard(config, 1, n, s.ahead);
-    ParallelTrainer<float> trainer(s, config, model.data(), n, 3, pool);
+    ParallelTrainer<float> trainer(s, config, {config, model.data()}, n, 3, pool);
     trainer.set_weights(weights.data());
     std::vector<float> said(size_t(n * s.ahead * V));
     std::vector<int> told(size_t(s.ahead), 0);
@@ -249,7 +249,7 @@ TEST_CASE("parallel: with a head of its own it says nearly what it said in train
   const int first = 0;
   const Shard shard = some_shard(config, 1, n, s.ahead);
   Pool pool(1);
-  ParallelTrainer<float> trainer(s, config, model.data(), n, 1, pool, class_of);
+  ParallelTrainer<float> trainer(s, config, {config, model.data()}, n, 1, pool, class_of);
   trainer.set_weights(file.weights.data());
   std::vector<float> said(size_t(n * s.ahead * (N + 1)));
   std::vector<int> told(size_t(s.ahead), 0);

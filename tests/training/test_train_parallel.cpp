@@ -29,7 +29,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
     if (sequential) std::fill_n(start.begin() + long(states), C * C, 0.0);
     std::vector<double> whole;
     for (int segments : {1, 2, 3, 6, 11, 40}) {
-      ParallelTrainer<double> trainer(s, config, target.data(), n, segments, pool, class_of);
+      ParallelTrainer<double> trainer(s, config, {config, target.data()}, n, segments, pool, class_of);
       trainer.set_weights(start.data());
       trainer.loss_and_gradient(batch);
       const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
@@ -45,7 +45,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
       CHECK(largest > 1e-3);
       CHECK(worst < 1e-12 * largest);
     }
-    ParallelTrainer<double> trainer(s, config, target.data(), n, 1, pool, class_of);
+    ParallelTrainer<double> trainer(s, config, {config, target.data()}, n, 1, pool, class_of);
     for (const TensorSpec& spec : parallel_table(s))
       for (int probe = 0; probe < 3; probe++) {
         const size_t i = spec.offset + random_bits(7, uint32_t(probe), 1, spec.offset, 0) % spec.size;
@@ -72,7 +72,7 @@ TEST_CASE("parallel: what trains has the target's own last norm and head, bit fo
     const int rows = 5, V = pad16(config.vocab_size);
     const std::vector<float> weights = some_weights(config, 2);
     const Team one{0, 1, nullptr, false};
-    const FrozenHead<float> frozen(config, weights.data(), true, one);
+    const FrozenHead<float> frozen(config, {config, weights.data()}, true, one);
     const ParallelActivations<float> a(tiny_sizes(config, false), rows, rows, 64, true, 1);
     float* const x = a.x.at(a.L, 0);
     Chance chance(4);
@@ -80,12 +80,14 @@ TEST_CASE("parallel: what trains has the target's own last norm and head, bit fo
     std::vector<float> norm(size_t(rows * a.C) + 16), expected(size_t(rows * V) + 16), logits(expected.size());
     const Target target(config, weights.data(), Dtype::fp32, false, 1, rows);
     head_of(target, target.weights().head.forward, one, rows, x, a.C, norm.data(), {expected.data(), V});
-    const WithoutLayers ends(target);  // where there is another head
-    const FrozenHead<float> norm_alone(ends.config, ends.weights.data(), false, one);
+    Tensors<const float> ends = target.weights().tensors;  // where there is another head
+    Array<float> unpacked;
+    ends.wte = embedding_of(target, unpacked);
+    const FrozenHead<float> norm_alone(config, ends, false, one);
     launch(one, rows, norm_alone.norm(a, 0));
     for (int row = 0; row < rows; row++)
       CHECK(memcmp(a.norm_f.at(0, row), &norm[size_t(row * a.C)], size_t(config.n_embd) * 4) == 0);
-    CHECK(memcmp(norm_alone.tensors.wte, weights.data(), size_t(config.vocab_size * config.n_embd) * 4) == 0);
+    CHECK(memcmp(norm_alone.embedding.data(), weights.data(), size_t(config.vocab_size * config.n_embd) * 4) == 0);
     launch(one, 3, frozen.norm(a, 2));  // from the third row on
     launch(one, 2, frozen.norm(a, 0));
     matmul(one, rows, Matmul<float, float>{a.norm_f.data(), a.C, frozen.head.forward, logits.data(), V});
@@ -159,7 +161,7 @@ TEST_CASE("parallel: a sequence is learned with its own tokens and features, whi
   const ParallelSizes s = tiny_sizes(config, false);
   const int n = 9, K = s.ahead;
   const Shard shard = some_shard(config, 3, n, K);
-  ParallelTrainer<float> trainer(s, config, target.data(), n, 2, pool);
+  ParallelTrainer<float> trainer(s, config, {config, target.data()}, n, 2, pool);
   trainer.set_weights(start_of<float>(s).data());
   const auto told = [&](const std::vector<int>& sequences) {
     std::vector<std::vector<float>> all;
