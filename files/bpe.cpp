@@ -63,19 +63,10 @@ bool bytes_of(const std::string& name, int type, std::string& bytes) {
   return type == kByte ? bytes.size() == 1 : !bytes.empty();
 }
 
-std::string with_spaces(std::string_view name) {  // one for each U+2581
-  std::string text;
-  for (size_t at = 0, n; at < name.size(); at += n) {
-    n = name.compare(at, 3, kSpaceMark) == 0 ? 3 : 1;
-    text += n == 3 ? ' ' : name[at];
-  }
-  return text;
-}
-
 // As bytes_of, of SentencePiece's names.
 bool piece_of(const std::string& name, int type, std::string& bytes) {
   const int byte = type == kByte ? byte_of(name) : 0;
-  bytes = type == kByte ? std::string(1, char(byte)) : with_spaces(name);
+  bytes = type == kByte ? std::string(1, char(byte)) : replaced(name, kSpaceMark, " ");  // a space for each U+2581
   return byte >= 0 && !bytes.empty();
 }
 
@@ -117,9 +108,7 @@ std::string for_pcre2(std::string regex) {
       "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
   const std::pair<const char*, std::string> forms[] = {
       {"[^\\s", "[^" + kSpaces}, {"\\s", "[" + kSpaces + "]"}, {"\\S", "[^" + kSpaces + "]"}};
-  for (const auto& [form, ours] : forms)
-    for (size_t at = 0; (at = regex.find(form, at)) != std::string::npos; at += ours.size())
-      regex.replace(at, strlen(form), ours);
+  for (const auto& [form, ours] : forms) regex = replaced(regex, form, ours);
   return regex;
 }
 
@@ -363,7 +352,7 @@ class BpeRun {
 
   std::string spaced(std::string_view part, Begins begins) const {
     const SpaceFirst where = bpe_.settings.space_first;
-    const std::string text = with_spaces(part);
+    const std::string text = replaced(std::string(part), kSpaceMark, " ");
     if (!bpe_.settings.puts_space() || begins == Begins::nothing) return text;
     const bool missing = text[0] != ' ' && (where == SpaceFirst::if_missing || begins == Begins::text);
     return where == SpaceFirst::always || missing ? " " + text : text;

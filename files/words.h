@@ -91,6 +91,15 @@ std::string filled(std::string text, const Values&... values) {
   return text;
 }
 
+// A text with `to` for each `from`.
+inline std::string replaced(const std::string& text, const std::string& from, const std::string& to) {
+  std::string all;
+  size_t done = 0;
+  for (size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size())
+    all.append(text, done, at - done).append(to);
+  return all.append(text, done);
+}
+
 // Whether a number is neither too large nor too small for a float.
 inline bool fits_float(double x) {
   return std::abs(x) <= double(std::numeric_limits<float>::max()) && (x == 0 || float(x) != 0);

@@ -245,9 +245,7 @@ inline std::string first_word(const std::string& text) {
 inline std::string shell_word(const std::string& text) {
   const auto plain = [](unsigned char c) { return isalnum(c) || strchr("_./:+-", c); };
   if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string word = "'";
-  for (char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
+  return "'" + replaced(text, "'", "'\\''") + "'";
 }
 
 // The line that says how to let the model write. program: argv[0]; drafter: the one that was trained, if it was one.
