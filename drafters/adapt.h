@@ -75,19 +75,18 @@ struct Recycle : LikelyDrafter {
   explicit Recycle(int vocab_size)
       : LikelyDrafter(vocab_size), after_(size_t(vocab_size)), scores_(size_t(vocab_size)) {}
   std::unique_ptr<Drafter> another(int) const override { return std::make_unique<Recycle>(*this); }
-  void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override { after_.assign(after_.size(), {}); }
 
   // Of rows with the same token the last one counts. The order is preorder, but the rows of the path come last.
   void committed(const Commit& commit) override {
     const auto token = [&](int i) { return commit.tree.token[commit.rows[i]]; };
-    if (!rows_ || !rows_->logits(0)) {
+    if (!rows || !rows->logits(0)) {
       for (int i = 0; i < commit.n; i++) learn(after_[token(i)], commit.tokens[i]);
       return;
     }
-    for (int row = 0; row < commit.tree.size(); row++) learn(after_[commit.tree.token[row]], rows_->logits(row));
-    for (int i = 0; i < commit.n; i++) learn(after_[token(i)], rows_->logits(commit.rows[i]));
+    for (int row = 0; row < commit.tree.size(); row++) learn(after_[commit.tree.token[row]], rows->logits(row));
+    for (int i = 0; i < commit.n; i++) learn(after_[token(i)], rows->logits(commit.rows[i]));
   }
 
   const Likely* likely(const Growth& growth, int node) override {
@@ -132,7 +131,6 @@ struct Recycle : LikelyDrafter {
     for (int i = 0; i < s.n; i++) s.chance[i] /= 2;
   }
 
-  const TargetRows* rows_ = nullptr;
   std::vector<Successors> after_;  // (V)
   std::vector<float> scores_;      // (V) scratch
 };
@@ -168,8 +166,8 @@ class Union : public LikelyDrafter {
     return named<Union>(name, std::move(parts));
   }
 
-  void attach(const TargetRows* rows) override {
-    for (auto& part : parts_) part->attach(rows);
+  void attach(const TargetRows* its) override {
+    for (auto& part : parts_) part->attach(its);
   }
 
   void begin(const int* text, int n) override {

@@ -203,10 +203,9 @@ class Hydra : public LikelyDrafter {
   Hydra(std::shared_ptr<HydraHeads> heads, int vocabulary) : LikelyDrafter(vocabulary), heads_(std::move(heads)) {}
   std::unique_ptr<Drafter> another(int) const override { return named<Hydra>(name, heads_, vocab); }
 
-  void attach(const TargetRows* rows) override { rows_ = rows; }
   void begin(const int*, int) override { forget(false); }
   void committed(const Commit& commit) override {
-    const float* const last = rows_ ? rows_->features(commit.rows[commit.n - 1]) : nullptr;
+    const float* const last = rows ? rows->features(commit.rows[commit.n - 1]) : nullptr;
     if (last) features_.assign(last, last + heads_->sizes.features());
     forget(last != nullptr);
   }
@@ -284,12 +283,11 @@ class Hydra : public LikelyDrafter {
   }
 
   const std::shared_ptr<HydraHeads> heads_;  // of all texts
-  const TargetRows* rows_ = nullptr;
-  std::vector<float> features_;         // (3 C) where the root was picked
-  bool ready_ = false;                  // whether there are any
-  SeenNodes seen_;                      // of this iteration; an id is an index here or, without the path, a depth
-  int ran_ = 0;                         // how many of them have run, the first ones
-  std::vector<float> states_, logits_;  // (ids, S), (ids, N + 1)
+  std::vector<float> features_;              // (3 C) where the root was picked
+  bool ready_ = false;                       // whether there are any
+  SeenNodes seen_;                           // of this iteration; an id is an index here or, without the path, a depth
+  int ran_ = 0;                              // how many of them have run, the first ones
+  std::vector<float> states_, logits_;       // (ids, S), (ids, N + 1)
 };
 
 }  // namespace nanospec

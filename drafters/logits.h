@@ -155,7 +155,8 @@ struct SeenNodes : Growth {
   }
 };
 
-// A drafter that knows the likely tokens: of a large vocabulary it finds its candidates among them.
+// A drafter that knows the likely tokens: of a large vocabulary it finds its candidates among them. It may read the
+// target.
 struct LikelyDrafter : Drafter {
   static constexpr int kGuesses = 32;  // of a network's for a node, that may be drafted
 
@@ -164,6 +165,7 @@ struct LikelyDrafter : Drafter {
   // As logits().
   virtual const Likely* likely(const Growth& growth, int node) = 0;
   bool few_tokens() const { return vocab >= kManyTokens; }
+  void attach(const TargetRows* its) override { rows = its; }
 
   const float* logits(const Growth& growth, int node) override {
     const Likely* const some = likely(growth, node);
@@ -174,8 +176,9 @@ struct LikelyDrafter : Drafter {
               int* count) override;
 
  protected:
-  Likely likely_;           // what likely() gives
-  std::vector<float> row_;  // (V) what logits() gives
+  const TargetRows* rows = nullptr;  // of the target
+  Likely likely_;                    // what likely() gives
+  std::vector<float> row_;           // (V) what logits() gives
 
  private:
   std::vector<float> some_;  // scratch
@@ -191,7 +194,6 @@ struct DepthDrafter : LikelyDrafter, DraftsAhead {
   virtual int depths() const = 0;                // how many depths it has distributions for
   virtual const float* at_depth(int depth) = 0;  // (classes) logits; null where the drafter knows nothing
 
-  void attach(const TargetRows* its) override { rows = its; }
   // Behind n assumed tokens its distributions are those of the depths from n on.
   bool assume(const int*, int n) override {
     assuming = true;
@@ -230,7 +232,6 @@ struct DepthDrafter : LikelyDrafter, DraftsAhead {
     const int depth = growth.depth[node] + shift;
     return depth < depths() ? at_depth(depth) : nullptr;
   }
-  const TargetRows* rows = nullptr;
   bool assuming = false;  // then the target may be running
   int shift = 0;          // how many tokens are assumed
 };
