@@ -19,72 +19,77 @@ namespace nanospec {
 inline std::string heads_path(const std::string& dir, const std::string& name) {
   return dir + "/" + name + ".safetensors";
 }
-// How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
-inline int count_tensors(const SafeTensors& file, const std::string& prefix, int first, const std::string& suffix) {
-  int n = 0;
-  while (file.find(prefix + std::to_string(first + n) + suffix)) n++;
-  return n;
-}
-// The shape of the tensor of that name; empty where there is none.
-inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string& name) {
-  const Tensor* const found = file.find(name);
-  return found ? found->shape : std::vector<int64_t>();
-}
 
-// ---------------------------------------------------------------------------------------------------------------
-// Tokens of their own: which of the target's they can say. They lie beside the tensors, as `token`.
+// The file of the drafter of that name in DIR, for a target in target_dir ("": not asked). Throws runtime_error where
+// there is none.
+struct HeadsFile {
+  const std::string name, dir, target_dir;
+  const bool heads = name != "parallel";  // this, and it, how and again are words for messages
+  const std::string path = heads_path(dir, name), it = heads ? "them" : "it",
+                    how = ": " + drafter_trainer(name, target_dir, dir), again = "train " + it + " again" + how;
+  const SafeTensors tensors =
+      read_made(path, "drafter " + name + (heads ? " has no heads" : " is not trained"), "train " + it + how);
 
-// How many; 0: none that are such, so that they say any.
-inline int count_own_tokens(const SafeTensors& file, const Config& config) {
-  const std::vector<int64_t> shape = shape_in(file, "token");
-  return shape.size() == 1 && shape[0] >= 1 && shape[0] <= config.vocab_size ? int(shape[0]) : 0;
-}
-inline Expected expected_tokens(int tokens) { return tokens > 0 ? Expected{{"token", {tokens}}} : Expected(); }
+  // How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
+  int count(const std::string& prefix, int first, const std::string& suffix) const {
+    int n = 0;
+    while (tensors.find(prefix + std::to_string(first + n) + suffix)) n++;
+    return n;
+  }
+  // The shape of the tensor of that name; empty where there is none.
+  std::vector<int64_t> shape(const std::string& tensor) const {
+    const Tensor* const found = tensors.find(tensor);
+    return found ? found->shape : std::vector<int64_t>();
+  }
+  // How many tokens of their own they have, which of the target's they can say; 0: none that are such, so that they say
+  // any. They lie beside the tensors, as `token`.
+  int own_tokens(const Config& config) const {
+    const std::vector<int64_t> its = shape("token");
+    return its.size() == 1 && its[0] >= 1 && its[0] <= config.vocab_size ? int(its[0]) : 0;
+  }
 
-// These tokens. Throws runtime_error for those of another tokenizer than that in target_dir.
-inline std::vector<int> read_own_tokens(const SafeTensors& file, int tokens, const Config& config,
-                                        const std::string& target_dir, const std::string& path,
-                                        const std::string& advice) {
-  if (tokens == 0) return {};
-  std::vector<int> token = read_integers(file, "token", path);
-  std::vector<char> known(size_t(config.vocab_size), 0);
-  for (int id : token)
-    if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
-      refuse(filled("its {} tokens are not different ones of this model", tokens), path, advice);
-  const std::string tokenizer = said_by(file.metadata, "tokenizer");
-  if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
-    refuse("trained with a different tokenizer than the model's", path, advice);
-  return token;
-}
+  // All of it, for a target of this config. tokens: how many are its own. Notes one that was trained with another
+  // model, or on another text. Throws runtime_error for tokens of another tokenizer than that in target_dir.
+  template <class Sizes>
+  DrafterFile<Sizes> read(const Sizes& sizes, const std::vector<TensorSpec>& table, const Config& config,
+                          int tokens = 0) const {
+    const Expected own = tokens > 0 ? Expected{{"token", {tokens}}} : Expected();
+    DrafterFile<Sizes> all = {sizes, read_arrays(tensors, table, {""}, path, own)[0]};
+    if (tokens > 0) all.token = read_own_tokens(config);
+    check_origin(tensors.metadata, heads ? "the heads were trained" : "the drafter was trained", path, target_dir,
+                 "drafts are right less often; train again" + how);
+    return all;
+  }
+
+ private:
+  std::vector<int> read_own_tokens(const Config& config) const {
+    std::vector<int> token = read_integers(tensors, "token", path);
+    std::vector<char> known(size_t(config.vocab_size), 0);
+    for (int id : token)
+      if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
+        refuse(filled("its {} tokens are not different ones of this model", token.size()), path, again);
+    const std::string tokenizer = said_by(tensors.metadata, "tokenizer");
+    if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
+      refuse("trained with a different tokenizer than the model's", path, again);
+    return token;
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Medusa heads
 
-// Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
-inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
-                        const std::string& target_dir) {
-  check_origin(file.metadata, name != "parallel" ? "the heads were trained" : "the drafter was trained",
-               heads_path(dir, name), target_dir,
-               "drafts are right less often; train again: " + drafter_trainer(name, target_dir, dir));
-}
-
 // The heads in DIR for a target of this config, in target_dir.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = heads_path(dir, "medusa");
-  const SafeTensors file =
-      read_made(path, "drafter medusa has no heads", "train them: " + drafter_trainer("medusa", target_dir, dir));
+  const HeadsFile file = {"medusa", dir, target_dir};
   constexpr int kTied = 0;  // of rank, unless tensors say otherwise
-  MedusaSizes sizes = {count_tensors(file, "head.", 1, ".linear.weight"), kTied, config.n_embd, config.vocab_size};
+  MedusaSizes sizes = {file.count("head.", 1, ".linear.weight"), kTied, config.n_embd, config.vocab_size};
   if (sizes.heads < 1 || sizes.heads > kMostHeads)
-    refuse(filled("the file holds {} heads, expected 1 to {}", sizes.heads, kMostHeads), path);
-  const std::vector<int64_t> linear = shape_in(file, "head.1.linear.weight"),
-                             down = shape_in(file, "head.1.down.weight");
+    refuse(filled("the file holds {} heads, expected 1 to {}", sizes.heads, kMostHeads), file.path);
+  const std::vector<int64_t> linear = file.shape("head.1.linear.weight"), down = file.shape("head.1.down.weight");
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
-  if (file.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
+  if (file.tensors.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
-  MedusaHeads heads = {sizes, read_arrays(file, medusa_table(sizes), {""}, path)[0]};
-  check_heads(file, "medusa", dir, target_dir);
-  return heads;
+  return file.read(sizes, medusa_table(sizes), config);
 }
 
 // The drafter in DIR for the target in `target_dir`, which has this config.
@@ -108,22 +113,17 @@ inline bool medusa_of_texts(const std::string& dir) {
 // The heads in DIR for a target of this config, in target_dir. name: "hydra", or "medusa".
 inline HydraFile read_hydra(const std::string& dir, const Config& config, const std::string& target_dir = "",
                             const std::string& name = "hydra") {
-  const std::string path = heads_path(dir, name), how = drafter_trainer(name, target_dir, dir),
-                    advice = "train them again: " + how;
-  const SafeTensors file = read_made(path, "drafter " + name + " has no heads", "train them: " + how);
-  const int heads = name == "hydra" ? 0 : count_tensors(file, "head.", 1, ".weight");
-  const int tokens = count_own_tokens(file, config);
+  const HeadsFile file = {name, dir, target_dir};
+  const int heads = name == "hydra" ? 0 : file.count("head.", 1, ".weight");
+  const int tokens = file.own_tokens(config);
   const std::string first = heads > 0 ? "head.1.weight" : "step.weight";
-  const std::vector<int64_t> step = shape_in(file, first);
+  const std::vector<int64_t> step = file.shape(first);
   if (heads > kMostAhead || step.size() != 2 || step[1] < 1 || step[1] > kMaxChannels || tokens == 0)
     refuse(filled("not heads for this model: {} is {}, token is {}", first, shown_shape(step),
-                  shown_shape(shape_in(file, "token"))),
-           path, advice);
+                  shown_shape(file.shape("token"))),
+           file.path, file.again);
   const HydraSizes sizes = {config.n_embd, int(step[1]), tokens, heads};
-  HydraFile result = {sizes, read_arrays(file, hydra_table(sizes), {""}, path, expected_tokens(tokens))[0],
-                      read_own_tokens(file, tokens, config, target_dir, path, advice)};
-  check_heads(file, name, dir, target_dir);
-  return result;
+  return file.read(sizes, hydra_table(sizes), config, tokens);
 }
 
 // The drafter in DIR for this target, in target_dir.
@@ -147,13 +147,11 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.
 inline ParallelFile read_parallel(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = heads_path(dir, "parallel"), how = drafter_trainer("parallel", target_dir, dir),
-                    advice = "train it again: " + how;
-  const SafeTensors file = read_made(path, "drafter parallel is not trained", "train it: " + how);
-  const auto word = [&](const char* key) { return said_by(file.metadata, key); };
+  const HeadsFile file = {"parallel", dir, target_dir};
+  const auto word = [&](const char* key) { return said_by(file.tensors.metadata, key); };
   const auto yes = [&](const char* key) {
     if (word(key) != "yes" && word(key) != "no")
-      refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
+      refuse("its metadata's " + std::string(key) + " is neither yes nor no", file.path, file.again);
     return word(key) == "yes";
   };
   ParallelSizes s;
@@ -162,24 +160,21 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.n_head = parse_count(word("n_head"));
   s.ahead = parse_count(word("ahead"));
   s.window = parse_count(word("window"));
-  s.tokens = count_own_tokens(file, config);
-  s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
+  s.tokens = file.own_tokens(config);
+  s.n_layer = file.count("h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0 || s.window == 1)
     refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
-           path, advice);
+           file.path, file.again);
   s.sequential = yes("sequential");
   s.raw = yes("raw");
-  if (s.sequential && s.tokens > 0) refuse("a sequential drafter with tokens of its own", path, advice);
-  const std::vector<int64_t> qkv = shape_in(file, "h.0.attn.c_attn.weight");
+  if (s.sequential && s.tokens > 0) refuse("a sequential drafter with tokens of its own", file.path, file.again);
+  const std::vector<int64_t> qkv = file.shape("h.0.attn.c_attn.weight");
   const int64_t columns = qkv.size() == 2 ? qkv[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
-    refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
-  ParallelFile result = {s, read_arrays(file, parallel_table(s), {""}, path, expected_tokens(s.tokens))[0],
-                         read_own_tokens(file, s.tokens, config, target_dir, path, advice)};
-  check_heads(file, "parallel", dir, target_dir);
-  return result;
+    refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), file.path, file.again);
+  return file.read(s, parallel_table(s), config, s.tokens);
 }
 
 // The drafter in DIR for this target of this config, in target_dir.
