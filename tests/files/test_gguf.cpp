@@ -4,6 +4,7 @@
 // hand; Llama models and their refusals; the order of rotary rows; files on the disk; mutations.
 #include <doctest/doctest.h>
 
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
