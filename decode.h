@@ -1,13 +1,13 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; a text, and what the loop calls, the drafter apart: a watcher, a planner of trees, a runner of
+// In order: the window; a text, and what the loop calls besides the drafter: a watcher, a planner of trees, a runner of
 // forwards; the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no
 // model. Other planners are in growth/, other rules in rules/, other watchers in watch/, a runner of many texts in
 // forest/.
 //
 // A target is anything that has these: the model of target.h, or a mock with known logits.
 //   int block_size(); int vocab_size();
-//   prefill(const int* tokens, int n);
+//   void prefill(const int* tokens, int n);
 //     caches n tokens at positions 0 .. n - 1 and forgets all others; n may be 0
 //   void forward(const int* token, const int* depth, const int* end, int n);
 //     runs the rows of one tree in preorder; row i stands at position past() + depth[i]

@@ -1,11 +1,11 @@
 // kernels.cuh: what arrays are called, the operations on them, and the first CUDA kernels.
 //
 // An operation is a small struct. Its fields are the arrays that it touches. Its call operator says what one group of
-// lanes (machine/numbers.h) does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both,
-// in float and, for the gradient check, in double: this is the portable version. machine/launch.h runs it over all
-// rows, or runs a tuned version in its place: the CPU's twins are in machine/, the GPU's kernels in cuda/. At the end
-// of this file three operations are also written as first CUDA kernels, as a course writes them. The file knows nothing
-// of threads, models or files.
+// lanes does to one row: a core of a CPU, or a warp of a GPU, 32 lanes (machine/numbers.h has each, map, sum, largest).
+// The same code serves both, in float and, for the gradient check, in double: this is the portable version.
+// machine/launch.h runs it over all rows, or runs a tuned version in its place: the CPU's twins are in machine/, the
+// GPU's kernels in cuda/. At the end of this file three operations are also written as first CUDA kernels, as a course
+// writes them. The file knows nothing of threads, models or files.
 //
 // How to add an operation:
 //   1. write a struct here: its fields are the arrays, with their shapes; its call operator is a group's work on a row;
@@ -64,7 +64,7 @@ struct Dropout {
     return rate == 0 ? T(1) : bits(i) < least() ? T(0) : scale<T>();
   }
   HD uint32_t bits(uint64_t i) const { return uint32_t(random_bits(seed, iteration, kStreamDropout, i, site)); }
-  HD uint32_t least() const { return uint32_t(double(rate) * 4294967296.0); }  // an element of fewer goes
+  HD uint32_t least() const { return uint32_t(double(rate) * 4294967296.0); }  // an element of fewer is dropped
   template <class T>
   HD T scale() const {
     return T(1) / (T(1) - T(rate));
@@ -170,7 +170,7 @@ struct Attention {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They stand below,
-// from AddBias on.
+// from AddBias to Drop.
 
 // A column operation as a row operation. On a CPU its row is a whole row; on a GPU it is a strip of a row, because a
 // forward may have fewer rows than the GPU has room for warps, and a warp reads a long row serially.
@@ -418,9 +418,9 @@ struct Pack {
   }
 };
 
-// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul computes this; the GPU's tuned versions
-// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of all rows:
-// so a weight comes from memory once for all of them.
+// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul of a CPU computes this; the GPU's tuned
+// versions (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of
+// all rows: so a weight comes from memory once for all of them.
 template <class T, class W>
 struct Matmul {
   const T* x;
@@ -505,8 +505,8 @@ struct AttentionForward {
   }
 };
 
-// Keeps some rows of the last forward, in place: slot first + i takes what slot first + kept[i] holds. kept ascends and
-// kept[i] >= i, so a row only moves left. Row r of this operation: layer and head r.
+// Keeps some rows of the last forward, in place: slot first + i takes what slot first + rows[i] holds. rows ascends and
+// rows[i] >= i, so a row only moves left. Row r of this operation: layer and head r.
 template <class S>
 struct KeepRows {
   S *k, *v;                 // of all layers

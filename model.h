@@ -32,7 +32,7 @@ struct Config {
   int n_kv_head = 4;    // key/value heads; GPT has as many as query heads
   int n_embd = 128;     // C
   int block_size = 64;  // the window in tokens: even, because it slides by half of itself
-  int vocab_size = 65;  // V; 0: layers alone, without embedding, last norm and head, as a drafter's network may be
+  int vocab_size = 65;  // V; 0: layers alone, without wte, last norm and head, as a drafter's network may be
   bool bias = false;    // biases in the linear layers and the norms
   bool tanh = false;    // GELU is approximated by tanh: GPT-2 (Radford et al. 2019)
   // What Llama (Touvron et al. 2023) does differently. 0 stands for GPT's size.
@@ -199,7 +199,7 @@ std::vector<T> rope_table(int positions, int head_size, double theta = 10000, co
 template <class T, class W>
 struct Weights {
   struct Layer {
-    Weight<T, W> qkv, proj, fc, fc_proj;  // each: panels (in, out), `forward`; its bias, or null
+    Weight<T, W> qkv, proj, fc, fc_proj;  // each has `forward`, its panels (in, out), and `bias`
   };
   Tensors<const T> tensors;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
@@ -287,9 +287,9 @@ struct Rows : Array<T> {
 constexpr int kFewRows = 8;
 
 // What a forward of up to R rows computes, each array named once. Decoding has one layer's arrays, which all layers use
-// in turn, and the keys and values of all layers. Training has every layer's, for the backward. But it has the outputs
-// of the norms and of the GELU only once: the backward computes them again, which is cheap and saves a quarter of the
-// memory.
+// in turn, and the keys and values of all layers; on a CPU also every layer's x. Training has every layer's, for the
+// backward. But it has the outputs of the norms and of the GELU only once: the backward computes them again, which is
+// cheap and saves a quarter of the memory.
 template <class T, class S = T>
 struct Activations {
   Config config;
@@ -381,8 +381,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     const Attention<T, S> heads = attention_of(team, batch, a, l, dropout);
     // qkv (R, Q) = norm_1(x) W + bias, each head's queries and keys normalized, and turned by their positions
     blocks([&](const RowBlock& b) {
-      const Normalized<T> x = normalize(b, norm_1(a, w, l, b), a.training);
-      matmul_qkv(b.team, b.rows, product(x, layer.qkv.forward, a.qkv(l, b)), layer.qkv.bias, heads);
+      const Normalized<T> normed = normalize(b, norm_1(a, w, l, b), a.training);
+      matmul_qkv(b.team, b.rows, product(normed, layer.qkv.forward, a.qkv(l, b)), layer.qkv.bias, heads);
       if (c.qk_norm) {
         b.team.wait();  // matmul_qkv() may return early
         launch(b.team, b.rows * (a.H + a.KV), head_norm(a, w, l, b));
@@ -391,14 +391,14 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     });
     // In the last layer a prefill needs only keys and values.
     if (with_logits == 0 && l == c.n_layer - 1) return fill_cache(team, heads);
-    // att (R, H D) = attention(qkv, cache); if no product has written the rows' keys and values there, it does so first
+    // att (R, H D) = attention(qkv, cache), which first writes the rows' keys and values there, unless the product has
     attention(team, heads, a.attention_scratch.data(), a.slots);
     blocks([&](const RowBlock& b) {
       // mid (R, C) = x + att W + bias
       join(b, a.att(l, b), layer.proj, a.x(l, b), a.mid(l, b), dropout_at(dropout, l, kDropProjection, b.row));
       // act (R, F) = GELU(norm_2(mid) W + bias), or SwiGLU
-      const Normalized<T> mid = normalize(b, norm_2(a, w, l, b), a.training);
-      activate(b, c, mid, layer.fc, a.pre(l, b), a.act.in_scratch(b));
+      const Normalized<T> normed = normalize(b, norm_2(a, w, l, b), a.training);
+      activate(b, c, normed, layer.fc, a.pre(l, b), a.act.in_scratch(b));
       // x (R, C) of the next layer = mid + act W + bias
       join(b, a.act.in_scratch(b), layer.fc_proj, a.mid(l, b), a.x(l + 1, b), dropout_at(dropout, l, kDropMlp, b.row));
     });
@@ -406,8 +406,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   if (with_logits == 0 || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
   by_blocks(team, with_logits, a.row_bytes(), [&](const RowBlock& b) {
-    const Normalized<T> x = normalize(b, last_norm(a, w, c.n_layer, b), a.training);
-    matmul(b.team, b.rows, product(x, w.head.forward, a.logits(0, b)));
+    const Normalized<T> normed = normalize(b, last_norm(a, w, c.n_layer, b), a.training);
+    matmul(b.team, b.rows, product(normed, w.head.forward, a.logits(0, b)));
     b.team.wait();
   });
 }
@@ -420,9 +420,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 template <class T, class W, class S>
 void embed(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
            const Activations<T, S>& a, const Dropout& dropout) {
-  const int R = batch.forest.rows, C = c.n_embd;
+  const int R = batch.forest.rows, C = c.n_embd;  // C is a row's size, a.C its stride
   T* const x = a.x.at(0, 0);
-  // A table of 8 to 4 bits has its rows unpacked first.
+  // A table of 8 to 4 bits is unpacked into x first; tensors.wte is null then, and Embed begins with x.
   if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, x, a.C});
   launch(team, R,
          Embed<T>{.token = batch.token(),
@@ -457,7 +457,7 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
 
 // The model's three norms, over the rows of a block: of x before a layer's attention, of mid before its MLP, of the
 // last x. The first two write what only the block needs. The last one's output is kept for the head's gradient and for
-// drafters, but where a GPU's product normalizes.
+// drafters, except where a GPU's product normalizes.
 template <class T>
 Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
   return {.x = x.at,
@@ -490,8 +490,8 @@ Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers
                  a.rstd_f.at(0, b.row));
 }
 
-// Runs the norm. Of few rows each thread writes a copy of its own, which is cheaper than a barrier: a.N rows have room
-// for all copies. On a GPU that decodes it leaves the norm to matmul().
+// Runs the norm. To decode few rows, each thread writes a copy of its own, which is cheaper than a barrier: a.N rows
+// have room for all copies; in training there is room for one. On a GPU that decodes, matmul() runs the norm.
 template <class T>
 Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
   if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};
@@ -514,13 +514,15 @@ Matmul<T, W> product(const Normalized<T>& n, const Panels<W>& w, View<T> out) {
   return {.x = n.x.at, .x_row = n.x.stride, .w = w, .out = out.at, .out_row = out.stride, .norm = n.norm};
 }
 
-// The norms of each head's queries and keys, over the rows of a block.
+// The norms of each head's queries and keys, over the rows of a block. rstd_heads is (L, heads, R): of the next row it
+// is the next number.
 template <class T, class S, class W>
 HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
   const auto& its = w.tensors.layers[l];
   const View<T> qkv = a.qkv(l, b);
   T* const rstd = a.rstd_heads.at(l, 0);
-  Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, nullptr, qkv, nullptr, rstd ? rstd + b.row : nullptr);
+  T *const no_bias = nullptr, *const no_mean = nullptr;
+  Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, no_bias, qkv, no_mean, rstd ? rstd + b.row : nullptr);
   norm.channels = a.D;
   return {
       .norm = norm, .of_key = its.k_norm, .raw = a.raw.at(l, b.row), .n_head = a.H, .heads = a.H + a.KV, .rows = a.R};

@@ -191,7 +191,7 @@ void launch(const Team& team, int rows, const Op& op) {
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
-  if constexpr (!std::is_same<Op, Nothing>::value) {  // or it would have a kernel
+  if constexpr (!std::is_same<Op, Nothing>::value) {  // else nvcc would compile a kernel that does nothing
     // Of so few rows a strip has a column for each lane.
     constexpr int few = 64;
     const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kLanes};
@@ -212,7 +212,8 @@ constexpr int kLeastRows = 48;  // of a thread
 // Runs f(block) for all rows, block by block. f is some operations that follow each other, of which none looks at
 // another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
 // next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading
-// the weights takes the time, the team runs all rows together, and no barrier follows: f waits by itself. row_bytes: of
+// the weights takes the time, the team runs all rows together, and no barrier follows: f waits itself, or
+// leaves it to what follows, as matmul_qkv() does to attention(). row_bytes: of
 // a row, in f. A block has twice as many rows as fit L2 with all of these: an operation and the next one look at half
 // of them.
 template <class F>
@@ -231,7 +232,7 @@ void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
 // Writes the rows' keys and values into the cache, unless the product has (in_cache).
 template <class T, class S>
 void fill_cache(const Team& team, const Attention<T, S>& s) {
-  team.wait();
+  team.wait();  // matmul_qkv() may have returned early
   if (!s.in_cache) launch(team, s.forest.rows, WriteCache<T, S>{s});
 }
 

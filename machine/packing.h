@@ -72,9 +72,9 @@ struct Weight {
   size_t k_stride = 0, n_stride = 0;
 
   Weight() = default;
-  // stored: (in, out); if `tied` (out, in), as the embedding that is also the head.
-  Weight(const T* stored, int in, int out, bool tied = false, const T* its_bias = nullptr)
-      : from(stored), bias(its_bias), k_stride(tied ? 1 : size_t(out)), n_stride(tied ? size_t(in) : 1) {
+  // stored: (in, out); if `out_first` (out, in), as a head is, and the embedding that is also one.
+  Weight(const T* stored, int in, int out, bool out_first = false, const T* its_bias = nullptr)
+      : from(stored), bias(its_bias), k_stride(out_first ? 1 : size_t(out)), n_stride(out_first ? size_t(in) : 1) {
     forward.k = transposed.n = in;
     forward.n = transposed.k = out;
   }

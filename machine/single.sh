@@ -171,11 +171,11 @@ machine/packing.h | if constexpr (std::is_same<W, AnyNumber>::value) panels->scr
 machine/packing.h | // Without panels: both products read | } |
 machine/launch_gradients.h | // p, ds: scratch. Where the | // is not used. A twin does | // p, ds: (R, H, most keys) scratch.
 
-kernels.cuh | // lanes (machine/numbers.h) does to one row; a group | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
+kernels.cuh | // lanes does to one row: a core | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
 kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
-kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
+kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // versions (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
 kernels.cuh | bool in_cache = false; | bool cache_is_read = true; |
 kernels.cuh | // So many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
@@ -215,7 +215,7 @@ model.h | Rows<T> pre = per_layer(G); | | Rows<T> pre = per_layer(G);           
 model.h | void activate(const RowBlock& b, const Config& c, | | void activate(const RowBlock& b, const Config&, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
 model.h | if (!c.swiglu) { | launch_columns( | matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});\nb.team.wait();
 model.h | // qkv (R, Q) = norm_1(x) W + bias, each | | // qkv (R, Q) = norm_1(x) W + bias
-model.h | // att (R, H D) = attention(qkv, cache); | | // att (R, H D) = attention(qkv, cache), after it has written the rows' keys and values there
+model.h | // att (R, H D) = attention(qkv, cache), which | | // att (R, H D) = attention(qkv, cache), after it has written the rows' keys and values there
 model.h | // act (R, F) = GELU(norm_2(mid) W + bias), or | | // act (R, F) = GELU(norm_2(mid) W + bias)
 model.h | // The table of a model's tensors. A model's sizes | | // The table of a model's tensors.
 model.h | // Weights as the forward reads them: | } | // Weights as the forward reads them: panels
