@@ -16,7 +16,7 @@
 #include <cstdlib>
 #endif
 
-#include "cuda/machine.cuh"
+#include "machine/launch.h"
 
 namespace nanospec {
 
@@ -59,27 +59,21 @@ class Blas {
     if (major != ours)
       fprintf(stderr, "cuBLAS is of CUDA %d, this program of CUDA %d: %s in LD_LIBRARY_PATH would be its own\n", major,
               ours, name.c_str());
-    const auto create = find<int (*)(Handle*)>("cublasCreate_v2");
     const auto destroy = find<int (*)(Handle)>("cublasDestroy_v2");
-    const auto set_math = find<int (*)(Handle, int)>("cublasSetMathMode");
-    const auto set_stream = find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2");
-    const auto set_workspace = find<int (*)(Handle, void*, size_t)>("cublasSetWorkspace_v2");
     name_ = find<const char* (*)(int)>("cublasGetStatusString");
     sgemm = find<decltype(sgemm)>("cublasSgemm_v2");
 
     constexpr size_t bytes = size_t(32) << 20;  // what the manual advises for the largest devices
-    void* workspace = nullptr;
-    CUDA_CHECK(cudaMalloc(&workspace, bytes + 256));
-    workspace_.reset(workspace);
-    device_bytes.add(bytes);
+    workspace_ = Array<char>(bytes + 256, true);
     Handle made = nullptr;
-    check(create(&made), __FILE__, __LINE__);
+    check(find<int (*)(Handle*)>("cublasCreate_v2")(&made), __FILE__, __LINE__);
     handle_ = {made, destroy};
     constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: the numbers' own precision in every step
-    check(set_math(made, pedantic), __FILE__, __LINE__);
-    check(set_stream(made, stream()), __FILE__, __LINE__);
-    check(set_workspace(made, workspace, bytes), __FILE__, __LINE__);  // after the stream, which resets it
-    try_product(reinterpret_cast<float*>(static_cast<char*>(workspace) + bytes), major);
+    check(find<int (*)(Handle, int)>("cublasSetMathMode")(made, pedantic), __FILE__, __LINE__);
+    check(find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2")(made, stream()), __FILE__, __LINE__);
+    const auto set_workspace = find<int (*)(Handle, void*, size_t)>("cublasSetWorkspace_v2");
+    check(set_workspace(made, workspace_.data(), bytes), __FILE__, __LINE__);  // after the stream, which resets it
+    try_product(reinterpret_cast<float*>(workspace_.data() + bytes), major);
   }
 
  private:
@@ -106,7 +100,7 @@ class Blas {
   }
   void* library_ = nullptr;
   const char* (*name_)(int) = nullptr;
-  Owned<void*> workspace_{nullptr, cudaFree};
+  Array<char> workspace_;
   std::unique_ptr<cublasContext, int (*)(Handle)> handle_{nullptr, nullptr};  // which goes first
 };
 

@@ -103,9 +103,11 @@ TEST_CASE(ON "cuBLAS that rounds factors, or is of another version, is said in w
   const auto problem = [](const char* wrong) {
     setenv("NANOSPEC_PTX_CUBLAS", wrong, 1);
     std::string said;
+    const size_t before = device_bytes.now;
     try {
       const Blas one;
     } catch (const std::runtime_error& error) { said = error.what(); }
+    CHECK(device_bytes.now == before);
     unsetenv("NANOSPEC_PTX_CUBLAS");
     return said;
   };
