@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 #endif
 
-#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -34,11 +33,9 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
 // Waits until the kernels before this one have ended and their writes are seen. Each thread calls it, once, before it
 // returns.
 __device__ __forceinline__ void wait_for_earlier() {
-#ifdef __CUDACC__
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-#else
+#elif !defined(__CUDACC__)
   emulator::wait_for_earlier();
 #endif
 }
@@ -61,7 +58,7 @@ __global__ void empty_kernel(int) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Whether there is a GPU, and its memory
+// Whether there is a GPU
 
 // For which compute capability the code was compiled that this GPU runs: 90 for 9.0; 0 if the program has none for it.
 inline int compiled_for() {
@@ -99,22 +96,6 @@ inline std::string cuda_problem() {
   return std::string("CUDA: ") + cudaGetErrorString(error);
 }
 inline bool cuda_available() { return cuda_problem().empty(); }
-
-// The error to throw when `bytes` could not be allocated.
-inline std::runtime_error out_of_gpu_memory(size_t bytes) {
-  size_t free = 0, total = 0;
-  cudaGetLastError();
-  cudaMemGetInfo(&free, &total);
-  return std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes asked, " +
-                            std::to_string(free) + " free: use a smaller model or batch, or --device cpu");
-}
-
-// Bytes that this program holds on the GPU, and the most that it held.
-struct DeviceBytes {
-  std::atomic<size_t> now{0}, most{0};
-  void add(size_t bytes) { most = larger(most.load(), now += bytes); }
-};
-inline DeviceBytes device_bytes;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Launches, graphs, events

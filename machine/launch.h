@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -27,9 +28,15 @@ namespace nanospec {
 // The GPU's functions that the rest of this file needs. Behind #else are the empty ones of a program without CUDA:
 // there cuda_available() is false, no team and no array belongs to a GPU, and they are never called.
 
+// Bytes that this program holds on the GPU, and the most that it held.
+struct DeviceBytes {
+  std::atomic<size_t> now{0}, most{0};
+  void add(size_t bytes) { most = larger(most.load(), now += bytes); }
+};
+inline DeviceBytes device_bytes;
+
 #ifdef WITH_CUDA
 constexpr const char* kCudaAdvice = "see what nvidia-smi says";
-inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held at a time
 inline size_t free_device_bytes() {
   size_t free = 0, total = 0;
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
@@ -42,7 +49,12 @@ inline void set_early(const std::string& word) { early = {word != "off", word ==
 inline void* allocate_on_gpu(size_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, bytes);
-  if (error == cudaErrorMemoryAllocation) throw out_of_gpu_memory(bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears the error
+    throw std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes asked, " +
+                             std::to_string(free_device_bytes()) +
+                             " free: use a smaller model or batch, or --device cpu");
+  }
   CUDA_CHECK(error);
   device_bytes.add(bytes);
   CUDA_CHECK(cudaMemset(data, 0, bytes));
@@ -82,7 +94,6 @@ constexpr const char* kCudaAdvice = "run the -cuda program, which make builds wh
 inline std::string cuda_problem() { return "this program was built without CUDA"; }
 inline bool cuda_available() { return false; }
 inline std::string device_problem() { return ""; }
-inline size_t most_device_bytes() { return 0; }
 inline size_t free_device_bytes() { return 0; }
 inline void set_early(const std::string&) {}
 inline void* allocate_on_gpu(size_t) { return nullptr; }

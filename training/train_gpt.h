@@ -231,7 +231,7 @@ inline void write_stats(const GptOptions& o, const UpdateLoop& run, double train
                       {"gflops", flops_per_iteration(o) * in_a_second * 1e-9},
                       {"parameters", parameter_count(o.config)},
                       {"seconds", seconds},
-                      {"peak_bytes", cuda ? double(most_device_bytes()) : peak_bytes()},  // of the memory it trains in
+                      {"peak_bytes", cuda ? double(device_bytes.most) : peak_bytes()},  // of the memory it trains in
                       {"threads", cuda ? 1 : o.threads},
                       {"device", cuda ? "cuda" : "cpu"}};
   write_file(o.stats, stats.dump(2) + "\n");
