@@ -27,17 +27,13 @@ namespace nanospec {
 
 // n numbers in the host's memory that kernels write and copies read without the host's help.
 template <class T>
-class Pinned {
- public:
-  explicit Pinned(size_t n) { CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&data_), n * sizeof(T))); }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  ~Pinned() { cudaFreeHost(data_); }
-  T* data() const { return data_; }
-
- private:
-  T* data_ = nullptr;
-};
+using Pinned = std::unique_ptr<T[], cudaError_t (*)(void*)>;
+template <class T>
+Pinned<T> pinned(size_t n) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMallocHost(&data, n * sizeof(T)));
+  return {static_cast<T*>(data), cudaFreeHost};
+}
 
 class Iterations {
  public:
@@ -70,7 +66,7 @@ class Iterations {
     drop();
     state.turn = turn_;
     host_state() = state;
-    int *token = host_input_.data() + kStateInts, *depth = token + rows, *end = depth + rows;
+    int *token = host_input_.get() + kStateInts, *depth = token + rows, *end = depth + rows;
     for (int i = 0; i < rows; i++) {  // the rows from n on are padding: no other row sees them
       token[i] = i < n ? tree.token[i] : 0;
       depth[i] = i < n ? tree.depth[i] : 0;
@@ -114,15 +110,15 @@ class Iterations {
   template <class F>
   const float* forward(int rows, int layers, F launches) {
     drop();
-    if (!host_logits_) host_logits_.reset(new Pinned<float>(size_t(most_rows_) * row_stride_));
+    if (!host_logits_) host_logits_ = pinned<float>(size_t(most_rows_) * row_stride_);
     known_.past = -1;
     send({rows, 0, false, layers}, [&](Recording&) {
       launches();
-      CUDA_CHECK(cudaMemcpyAsync(host_logits_->data(), logits_, size_t(rows) * row_stride_ * sizeof(float),
+      CUDA_CHECK(cudaMemcpyAsync(host_logits_.get(), logits_, size_t(rows) * row_stride_ * sizeof(float),
                                  cudaMemcpyDeviceToHost, stream()));
     });
     CUDA_CHECK(cudaStreamSynchronize(stream()));
-    return host_logits_->data();
+    return host_logits_.get();
   }
 
   // Waits for all that was launched. The caller has changed the cache: what ran ahead is dropped.
@@ -173,10 +169,9 @@ class Iterations {
   }
   int half() const { return 1 + 2 * most_rows_; }  // numbers of a verdict: how many rows, which, as many tokens
   State* device_state() const { return reinterpret_cast<State*>(input_.data()); }
-  State& host_state() const { return *reinterpret_cast<State*>(host_input_.data()); }
+  State& host_state() const { return *reinterpret_cast<State*>(host_input_.get()); }
   void copy_input(size_t ints) const {
-    CUDA_CHECK(
-        cudaMemcpyAsync(input_.data(), host_input_.data(), ints * sizeof(int), cudaMemcpyHostToDevice, stream()));
+    CUDA_CHECK(cudaMemcpyAsync(input_.data(), host_input_.get(), ints * sizeof(int), cudaMemcpyHostToDevice, stream()));
   }
 
   // Launches a forward or an iteration of this kind: the first time as it is, then it is recorded and replayed.
@@ -211,8 +206,7 @@ class Iterations {
     const int n = kind.rows;
     const auto launches = [&](Recording& recording) {
       int* const token = recording.tree.data();
-      if (depth > 0)
-        draft({table_.data(), vocab_, kind.width, device_state(), token, found_.data(), most_rows_}, depth);
+      if (depth > 0) draft({table_.data(), vocab_, kind.width, device_state(), token, found_.get(), most_rows_}, depth);
       decode(depth > 0 ? token : &device_state()->root, token, n, kind.filters, model);
     };
     const bool expected = same(state, known_) && kind.all() == last_.all();
@@ -241,7 +235,7 @@ class Iterations {
     const Verdict verdict = finish(state, turn);
     ahead_ = goes_ahead;
     drafted.clear();
-    const DraftedNode* const found = found_.data() + turn * most_rows_;
+    const DraftedNode* const found = found_.get() + turn * most_rows_;
     for (int i = 0; i + 1 < n; i++) drafted.push_back({found[i].token, found[i].chance});
     return verdict;
   }
@@ -255,7 +249,7 @@ class Iterations {
     const int parts = sample_parts(vocab_);
     start_early(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(n)), kSampleThreads,
                 Sample{logits_, row_stride_, vocab_, state, depth, filters ? least_.data() : nullptr, best_.data()});
-    int* const verdict = verdicts_.data();
+    int* const verdict = verdicts_.get();
     start_early(
         walk_kernel<kLanes>, 1, kLanes,
         Walk{best_.data(), parts, token, depth, end, state, kept_.data(), verdict, verdict + 1 + most_rows_, half()});
@@ -264,7 +258,7 @@ class Iterations {
   // Waits for the iteration that has written to the half `turn`, no longer, and reads its verdict.
   Verdict finish(const State& state, int turn) {
     done_[turn].wait();
-    const int *const rows = verdicts_.data() + turn * half(), *const tokens = rows + 1 + most_rows_, n = rows[0];
+    const int *const rows = verdicts_.get() + turn * half(), *const tokens = rows + 1 + most_rows_, n = rows[0];
     const Verdict verdict = {{rows + 1, rows + 1 + n}, {tokens, tokens + n}};
     known_ = state;
     known_.past += n;  // as the walk has written it
@@ -294,16 +288,16 @@ class Iterations {
   const int row_stride_;
   // State, then token, depth and end of a host-drafted tree of `rows` rows, at (0, 1, 2) * rows.
   Array<int> input_{kStateInts + 3 * size_t(most_rows_), true};
-  Pinned<int> host_input_{input_.size()};
+  Pinned<int> host_input_ = pinned<int>(input_.size());
   Array<int> root_{size_t(most_rows_), true}, kept_{2 + size_t(most_rows_), true};  // all 0: one root; see Walk
   Array<int64_t> best_{size_t(most_rows_) * sample_parts(vocab_), true};
   Array<float> least_{size_t(most_rows_), true}, table_;
   // What the host reads, a half for each turn. done_[turn]: the last iteration that writes there has ended.
-  Pinned<int> verdicts_{2 * size_t(half())};           // (2, half())
-  Pinned<DraftedNode> found_{2 * size_t(most_rows_)};  // (2, R)
+  Pinned<int> verdicts_ = pinned<int>(2 * size_t(half()));                   // (2, half())
+  Pinned<DraftedNode> found_ = pinned<DraftedNode>(2 * size_t(most_rows_));  // (2, R)
   Event done_[2];
-  int turn_ = 0;                                // of the iteration that is launched next
-  std::unique_ptr<Pinned<float>> host_logits_;  // (most rows, row_stride), made when it is asked for
+  int turn_ = 0;                                      // of the iteration that is launched next
+  Pinned<float> host_logits_{nullptr, cudaFreeHost};  // (most rows, row_stride), made when it is asked for
   Table table_source_;
   State known_;  // the device's state, except for first_slot, which is always 0, and turn; before what runs ahead
   Kind last_{};  // what was launched last

@@ -216,16 +216,16 @@ TEST_CASE(ON "the walk is rule match") {
     const Ints found = in_every_order([&] {
       const Array<State> state = state_on_device(Sampling(), 1000, 99, 7);
       const Array<int> kept(2 + n + padding, true);
-      Pinned<int> rows(1 + n + padding), tokens(n + padding);
+      const auto rows = pinned<int>(1 + n + padding), tokens = pinned<int>(n + padding);
       start(walk_kernel<kLanes>, 1, kLanes,
             Walk{best_there.data(), parts, token_there.data(), depth_there.data(), end_there.data(), state.data(),
-                 kept.data(), rows.data(), tokens.data(), 0});
+                 kept.data(), rows.get(), tokens.get(), 0});
       const State after = to_host(state)[0];
       const Ints kept_back = to_host(kept);
-      const int count = rows.data()[0];
+      const int count = rows[0];
       Ints all = {count, int(after.index), after.past, after.root};
-      all.insert(all.end(), rows.data() + 1, rows.data() + 1 + count);
-      all.insert(all.end(), tokens.data(), tokens.data() + count);
+      all.insert(all.end(), rows.get() + 1, rows.get() + 1 + count);
+      all.insert(all.end(), tokens.get(), tokens.get() + count);
       all.insert(all.end(), kept_back.begin(), kept_back.begin() + 2 + count);
       return all;
     });
@@ -331,12 +331,12 @@ TEST_CASE(ON "a drafted tree has the tokens and chances that the host drafts") {
       const Array<State> state = state_on_device(sampling, index, root);
       const auto bits = in_every_order([&] {
         Array<int> token(n, true);
-        Pinned<DraftedNode> found(n);
-        draft(Draft{there.data(), c.vocab, c.width, state.data(), token.data(), found.data(), 0}, c.depth);
+        const auto found = pinned<DraftedNode>(n);
+        draft(Draft{there.data(), c.vocab, c.width, state.data(), token.data(), found.get(), 0}, c.depth);
         std::vector<uint32_t> all;
         for (int x : to_host(token)) all.push_back(uint32_t(x));
         for (int i = 0; i + 1 < n; i++)
-          all.push_back(uint32_t(found.data()[i].token)), all.push_back(bits_as<uint32_t>(found.data()[i].chance));
+          all.push_back(uint32_t(found[i].token)), all.push_back(bits_as<uint32_t>(found[i].chance));
         return all;
       });
       std::vector<uint32_t> expected(tree.token.begin(), tree.token.end());
