@@ -47,15 +47,11 @@ struct Block {
   }
   template <class F>
   __device__ int count(int n, F f) const {
-    int part = 0;
-    in_batches<kThreads>(n, threadIdx.x, f, [&](int, bool x) { part += x; });
-    return joined(part, [](int a, int b) { return a + b; });
+    return joined(n, 0, f, [](int a, int b) { return a + b; });
   }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
-    T best = f(0);
-    in_batches<kThreads>(n, threadIdx.x, f, [&](int, T x) { best = larger(best, x); });
-    return joined(best, [](T a, T b) { return larger(a, b); });
+    return joined(n, T(f(0)), f, [](T a, T b) { return larger(a, b); });
   }
 
  private:
@@ -64,19 +60,16 @@ struct Block {
     static constexpr int kTurns = 16 / sizeof(T);
     T value[2][kTurns * kThreads], total;
   };
-  template <class T>
-  struct WarpBoard {
-    T value[kThreads / kLanes];
-  };
-  // Joins a number of each thread, in no order that could be seen.
-  template <class T, class Join>
-  __device__ T joined(T mine, Join join) const {
-    WarpBoard<T>& board = shared<WarpBoard<T>>();
+  // A thread joins its numbers to `mine`; then the threads' are joined, in no order that could be seen.
+  template <class T, class F, class Join>
+  __device__ static T joined(int n, T mine, F f, Join join) {
+    auto& of_warp = shared<T[kThreads / kLanes]>();
+    in_batches<kThreads>(n, threadIdx.x, f, [&](int, T x) { mine = join(mine, x); });
     for (int half = kLanes / 2; half > 0; half /= 2) mine = join(mine, __shfl_xor_sync(kEveryLane, mine, half));
-    if (threadIdx.x % kLanes == 0) board.value[threadIdx.x / kLanes] = mine;
+    if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes] = mine;
     __syncthreads();
-    mine = board.value[0];
-    for (int warp = 1; warp < kThreads / kLanes; warp++) mine = join(mine, board.value[warp]);
+    mine = of_warp[0];
+    for (int warp = 1; warp < kThreads / kLanes; warp++) mine = join(mine, of_warp[warp]);
     __syncthreads();
     return mine;
   }

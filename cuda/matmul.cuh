@@ -112,22 +112,19 @@ struct Moments {
     }
   }
   __device__ __forceinline__ void compute(Norm<float> norm, int row0, int rows) {
-    struct Board {
-      float mean[8 * OCTETS], rstd[8 * OCTETS];
-    };
-    Board& board = shared<Board>();
-    constexpr int lanes = kLanes / OCTETS;  // of a row
+    auto& board = shared<float[2][8 * OCTETS]>();  // means and deviations
+    constexpr int lanes = kLanes / OCTETS;         // of a row
     const int lane = int(threadIdx.x) % kLanes, count = smaller(8 * OCTETS, rows - row0);
     const int row = smaller(int(threadIdx.x) / lanes, count - 1);  // half a warp without a row takes the last one too
     norm.x += size_t(row0) * norm.x_row;
-    norm.mean = board.mean;
-    norm.rstd = board.rstd;
+    norm.mean = board[0];
+    norm.rstd = board[1];
     if (int(threadIdx.x) / kLanes * OCTETS < count) norm(RowSums<OCTETS>{}, row);
     __syncthreads();
     UNROLL
     for (int o = 0; o < OCTETS; o++) {
-      mean[o] = board.mean[smaller(o * 8 + lane / 4, count - 1)];
-      rstd[o] = board.rstd[smaller(o * 8 + lane / 4, count - 1)];
+      mean[o] = board[0][smaller(o * 8 + lane / 4, count - 1)];
+      rstd[o] = board[1][smaller(o * 8 + lane / 4, count - 1)];
     }
     there = true;
   }
@@ -261,9 +258,8 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   const auto load_x = [&](Stage& to, int i) {  // of the one row
     if constexpr (ONE) {
       UNROLL
-      for (int four = 0; four < chunk; four += 4) {
+      for (int four = 0; four < chunk; four += 4)
         to.x[four / 4] = load_four(x + (i + four < steps ? begin + i + four : 0));
-      }
     }
   };
   const RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k};
