@@ -200,15 +200,6 @@ __device__ void write_out(const Attention<float, S>& s, const Pair& pair, const 
   if (s.log_sum && lane == 0) s.log_sum[size_t(pair.row) * s.n_head + pair.head] = total.m + log(total.l);
 }
 
-// Loads what another block wrote in this launch. It bypasses L1, which may hold an older state.
-__device__ __forceinline__ float load_fresh(const float* at) {
-#ifdef __CUDACC__
-  return __ldcg(at);
-#else
-  return *at;
-#endif
-}
-
 // Of 32 chunks of each of a warp's pairs, one a lane, with its m and l: the factors a and b of all of them at once,
 // from the largest m up to each. total[p].m becomes the largest of all.
 template <int C, int P>
@@ -233,7 +224,8 @@ __device__ __forceinline__ void weigh_chunks(Softmax<C> (&total)[P], const float
 }
 
 // Joins the states of a warp's pairs: chunks[p] of pair p (none: there is no such pair), each from state(p, chunk) on
-// (D + 2), in order. The pairs' chains of multiply-adds run side by side.
+// (D + 2), in order. The pairs' chains of multiply-adds run side by side. Other blocks wrote the states in this launch:
+// __ldcg bypasses L1, which may hold older ones.
 template <int C, int P, class F>
 __device__ __forceinline__ void join_chunks(Softmax<C> (&total)[P], const int (&chunks)[P], int D, JoinMemory<P>& board,
                                             int mine, F state) {
@@ -250,8 +242,8 @@ __device__ __forceinline__ void join_chunks(Softmax<C> (&total)[P], const int (&
     UNROLL
     for (int p = 0; p < P; p++) {
       const bool here = first + lane < chunks[p];
-      m[p] = here ? load_fresh(state(p, first + lane) + D) : kNoScore;
-      l[p] = here ? load_fresh(state(p, first + lane) + D + 1) : 0;
+      m[p] = here ? __ldcg(state(p, first + lane) + D) : kNoScore;
+      l[p] = here ? __ldcg(state(p, first + lane) + D + 1) : 0;
     }
     for (int c = first; c < most && c < first + kLanes; c += batch) {
       Sums<C> next[P][batch];
@@ -259,7 +251,7 @@ __device__ __forceinline__ void join_chunks(Softmax<C> (&total)[P], const int (&
       for (int p = 0; p < P; p++) UNROLL
       for (int j = 0; j < batch; j++) UNROLL
       for (int i = 0; i < C; i++)
-        if (c + j < chunks[p]) next[p][j].sum[i] = load_fresh(state(p, c + j) + smaller(i * kLanes + lane, D - 1));
+        if (c + j < chunks[p]) next[p][j].sum[i] = __ldcg(state(p, c + j) + smaller(i * kLanes + lane, D - 1));
       if (c == first) weigh_chunks(total, m, l, board, mine);  // while those are in flight
       UNROLL
       for (int p = 0; p < P; p++) UNROLL

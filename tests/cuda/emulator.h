@@ -560,6 +560,7 @@ T atomicMax(T* at, T value) {
   return old;
 }
 inline void __threadfence() {}
+inline float __ldcg(const float* at) { return *at; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
