@@ -39,9 +39,4 @@ __global__ __launch_bounds__(kThreads) void gather_kernel(KeepRows<S> g) {
   }
 }
 
-template <class S>
-void gather_cuda(const KeepRows<S>& g, int layers) {
-  start_early(gather_kernel<S, kGatherThreads>, layers * g.n_kv_head, kGatherThreads, g);
-}
-
 }  // namespace nanospec

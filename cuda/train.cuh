@@ -15,10 +15,7 @@ namespace nanospec {
 
 __device__ inline void read_four(const float* from, float (&to)[4]) {
   const float4 four = *reinterpret_cast<const float4*>(from);
-  to[0] = four.x;
-  to[1] = four.y;
-  to[2] = four.z;
-  to[3] = four.w;
+  memcpy(to, &four, sizeof four);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -206,16 +203,6 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
   float total = 0;
   for (int warp = 0; warp < warps; warp++) total += partial[warp][t];
   (table == 0 ? s.dwte : s.dwpe)[size_t(mine) * s.channels + first + t] += total;
-}
-
-// order: scratch (2, rows).
-template <class T>
-void embed_gradient(const EmbedBackward<T>& s, int* order) {
-  constexpr int rows_each = kSortThreads / kLanes;
-  const int tables = s.dwpe ? 2 : 1;
-  start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, tables), kSortThreads, s, order);
-  start(add_runs<kRunThreads>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, tables), kRunThreads, s,
-        order);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -39,15 +39,6 @@ inline constexpr bool kInProduct =
     std::is_same<After, JoinResidual<float>>::value;
 template <class S>
 inline constexpr bool kInProduct<BiasAndCache<S>> = true;
-template <class W, class After>
-void product_on_gpu(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
-  if constexpr (kInProduct<After>) {
-    matmul_cuda(rows, s, after);
-  } else {
-    matmul_cuda(rows, s, AddBias<float>{s.out, s.out_row, nullptr});
-    launch_columns(team, rows, s.w.n, after);
-  }
-}
 
 template <class W>
 bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
@@ -69,7 +60,7 @@ bool tuned(const Team&, const Rope<float>& rope, int rows, const Attention<float
 }
 template <class S>
 bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
-  if (team.cuda) gather_cuda(s, layers);
+  if (team.cuda) start_early(gather_kernel<S, kGatherThreads>, layers * s.n_kv_head, kGatherThreads, s);
   return team.cuda;
 }
 #endif
@@ -98,7 +89,12 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
     }
   }
   if constexpr (std::is_same<W, f16>::value) return false;  // on a GPU it has no kernel of its own
-  else if (s.w.cuda) product_on_gpu(team, s, rows, after);
+  else if (!s.w.cuda) return false;
+  else if constexpr (kInProduct<After>) matmul_cuda(rows, s, after);
+  else {
+    matmul_cuda(rows, s, AddBias<float>{s.out, s.out_row, nullptr});
+    launch_columns(team, rows, s.w.n, after);
+  }
 #endif
   return s.w.cuda;
 }

@@ -37,8 +37,13 @@ bool tuned(const Team& team, const ColumnSum<T>& s) {
 }
 template <class T, class = IfFloat<T>>
 bool tuned(const Team& team, const EmbedBackward<T>& s, int* order) {
-  if (team.cuda) embed_gradient(s, order);
-  return team.cuda;
+  if (!team.cuda) return false;
+  constexpr int rows_each = kSortThreads / kLanes;
+  const int tables = s.dwpe ? 2 : 1;
+  start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, tables), kSortThreads, s, order);
+  start(add_runs<kRunThreads>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, tables), kRunThreads, s,
+        order);
+  return true;
 }
 template <class T, class = IfFloat<T>>
 bool tuned(const Team& team, const CrossEntropy<T>& s, int rows) {
