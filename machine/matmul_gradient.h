@@ -14,10 +14,8 @@ namespace nanospec {
 // How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, kBlockLines
 // rows at a time. So dw comes once from beyond L2, x once for each group of columns, and dy once for each group of
 // inputs.
-struct GradientBlock {
-  int inputs, columns;
-};
-inline GradientBlock gradient_block(int inputs, int columns) {
+// Returns how many inputs and columns a block has.
+inline std::pair<int, int> gradient_block(int inputs, int columns) {
   constexpr int rows = kBlockLines;
   const int room = int(l2_bytes() / sizeof(float)) / 2;
   const auto part = [](int n, int most, int unit) {  // of n, cut into parts of nearly one size
@@ -37,7 +35,7 @@ inline GradientBlock gradient_block(int inputs, int columns) {
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, outputs = m.outputs, whole = outputs / kGroup * kGroup, left = outputs - whole;
   const Range mine = team.share(m.inputs, 8);
-  const GradientBlock block = gradient_block(larger(1, mine.end - mine.begin), pad16(outputs));
+  const auto [block_inputs, block_columns] = gradient_block(larger(1, mine.end - mine.begin), pad16(outputs));
   // Sums of the last group of columns, where it is wider than what is left of N: (K, kGroup).
   float* const edge = scratch(left > 0 ? size_t(m.inputs) * kGroup : 0);
   for (int k = mine.begin; k < mine.end && left > 0; k++)
@@ -85,11 +83,11 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
       }
     }
   };
-  for (int column = 0; column < pad16(outputs); column += block.columns)
-    for (int k = mine.begin; k < mine.end; k += block.inputs)
+  for (int column = 0; column < pad16(outputs); column += block_columns)
+    for (int k = mine.begin; k < mine.end; k += block_inputs)
       for (int row = 0; row < rows; row += kBlockLines)
-        add(row, smaller(kBlockLines, rows - row), {k, smaller(mine.end, k + block.inputs)},
-            {column, smaller(pad16(outputs), column + block.columns)});
+        add(row, smaller(kBlockLines, rows - row), {k, smaller(mine.end, k + block_inputs)},
+            {column, smaller(pad16(outputs), column + block_columns)});
   for (int k = mine.begin; k < mine.end && left > 0; k++)
     memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);
 }
