@@ -90,10 +90,9 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   engine.generate(kPlain, requests);
   for (size_t p = 0; p < texts.size() && !interrupted(); p++) {
     const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, texts[p], counts); };
-    Tokens again = requests[p].prompt;
-    const Generated its = continue_text(engine, o, chain, again, each, on_token, {nullptr, forced}, uint32_t(p));
-    again.insert(again.end(), its.tokens.begin(), its.tokens.end());
-    if (again != texts[p] && !interrupted())
+    const Tokens& prompt = requests[p].prompt;
+    const Generated its = continue_text(engine, o, chain, prompt, each, on_token, {nullptr, forced}, uint32_t(p));
+    if (followed_by(prompt, its.tokens) != texts[p] && !interrupted())
       refuse("a chain's text is not plain decoding's", "nanospec calibrate", "this is a bug: report it");
   }
   return counts;

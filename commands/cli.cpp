@@ -394,6 +394,12 @@ void Progress::show(const std::string& line) {
   next_ = now + std::chrono::milliseconds(100);
 }
 
+void Progress::tell(double done, double total, const char* what, double tokens, double share) {
+  if (!due()) return;
+  const std::string speed = thousands(tokens / seconds()) + " tok/s";
+  show(filled("{} of {}, {}, {}", thousands(done), count(total, what), speed, left(share, 1)));
+}
+
 void Progress::clear() {
   if (shown_) fprintf(stderr, "\r\x1b[K");
   shown_ = false;

@@ -179,6 +179,9 @@ class Progress {
   void show(const std::string& line);                       // rewrites the line, or adds one
   double seconds() const { return seconds_since(start_); }  // since it was made
   std::string left(double done, double total) const { return time_left(done, total, seconds()); }
+  // Where another line is due: "1,234 of 5,000 WHATs, 987 tok/s, 4.2 s left". So many tokens came; share: of all that
+  // is to be done.
+  void tell(double done, double total, const char* what, double tokens, double share);
   void clear();  // takes the rewritten line away, so that others can be printed
 
  private:

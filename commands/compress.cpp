@@ -74,9 +74,7 @@ bool run(Packing& p, Engine& engine, std::deque<Request>& requests) {
     all += request.max_new_tokens;
     request.on_token = [&, goes_on = request.on_token](int token) {
       p.tokens++;
-      if (progress.due())
-        progress.show(filled("{} of {}, {} tok/s, {}", thousands(p.tokens), count(all, "token"),
-                             thousands(ratio(p.tokens, progress.seconds())), progress.left(p.tokens, all)));
+      progress.tell(p.tokens, all, "token", p.tokens, ratio(p.tokens, all));
       return !interrupted() && (!goes_on || goes_on(token));
     };
   }

@@ -15,6 +15,10 @@
 namespace nanospec {
 
 using Tokens = std::vector<int>;
+inline Tokens followed_by(Tokens tokens, const Tokens& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
 
 constexpr const char *kTurnBegin = "<|im_start|>", *kTurnEnd = "<|im_end|>";  // the marks of ChatML
 
@@ -118,8 +122,7 @@ inline std::string default_system(const std::string& source) {
     const size_t from = at + begin.size(), end = source.find(kTurnEnd, from);
     if (end == std::string::npos) break;
     if ((quote != '\'' && quote != '"') || source.find(quote, from) < end) continue;
-    std::string text = source.substr(from, end - from);
-    for (size_t i = 0; (i = text.find("\\n", i)) != std::string::npos;) text.replace(i, 2, "\n");
+    const std::string text = replaced(source.substr(from, end - from), "\\n", "\n");
     if (text[0] == '\n') return text.substr(1);
   }
   return "";
@@ -157,7 +160,8 @@ class Conversation {
       : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), system_(system) {
     if (tokenizer.begin >= 0 && !is_here(kBegin, form.before)) first_.push_back(tokenizer.begin);
     const std::string all = form.before_system + stripped(system, form.strips);
-    if (!all.empty() && !form.with_system) append(first_, written(first_, form.system, all, "the system text"));
+    if (!all.empty() && !form.with_system)
+      first_ = followed_by(first_, written(first_, form.system, all, "the system text"));
   }
 
   // Begins a turn: tokens() then end where its answer begins. Throws what Tokenizer::encode throws; nothing has changed
@@ -175,10 +179,7 @@ class Conversation {
   void answer(Tokens tokens) {
     if (!tokens.empty() && is_among(ends_, tokens.back())) tokens.pop_back();
     Turn& turn = turns_.back();
-    Tokens all = turn.question;
-    append(all, tokens);
-    append(tokens, written(all, form_.end));
-    turn.answer = tokens;
+    turn.answer = followed_by(tokens, written(followed_by(turn.question, tokens), form_.end));
   }
   // The same, with an answer that somebody wrote.
   void answer(const std::string& text) {
@@ -191,16 +192,10 @@ class Conversation {
       return is_here(mark, form_.after) && is_among(ends_, tokenizer_.bpe->special(mark));
     });
   }
-  Tokens before_question() const {
-    Tokens all = first_;
-    append(all, written(all, form_.before));
-    return all;
-  }
+  Tokens before_question() const { return followed_by(first_, written(first_, form_.before)); }
   Tokens after_question(const Tokens& question) const {
-    Tokens all = before_question();
-    append(all, question);
-    append(all, written(all, form_.after));
-    return all;
+    const Tokens all = followed_by(before_question(), question);
+    return followed_by(all, written(all, form_.after));
   }
   // Forgets the last turn.
   void take_back() { turns_.pop_back(); }
@@ -220,8 +215,7 @@ class Conversation {
     Tokens all = first_;
     for (const Turn& turn : turns_) {
       const bool has_system = &turn == (form_.in_last ? &turns_.back() : &turns_.front());
-      append(all, has_system ? turn.with_system : turn.question);
-      append(all, turn.answer);
+      all = followed_by(all, followed_by(has_system ? turn.with_system : turn.question, turn.answer));
     }
     return all;
   }
@@ -238,7 +232,6 @@ class Conversation {
   };
   static constexpr const char* kBegin = "<s>";
 
-  static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
   static bool is_here(std::string_view mark, std::string_view text) { return text.substr(0, mark.size()) == mark; }
   static std::string stripped(const std::string& text, bool strips) {
     const char* const white = " \t\n\v\f\r";
@@ -260,7 +253,7 @@ class Conversation {
         begins = Begins::part;
       const bool begins_lines = form_.controls.empty() && last == Tokens{tokenizer_.begin};  // as a prompt alone does
       if (last.empty() || begins_lines) begins = Begins::text;
-      if (!plain.empty()) append(tokens, tokenizer_.encode(plain, what, begins));
+      if (!plain.empty()) tokens = followed_by(tokens, tokenizer_.encode(plain, what, begins));
       plain.clear();
     };
     for (size_t used; !around.empty(); around.remove_prefix(used)) {

@@ -250,10 +250,8 @@ class Distiller {
       if (!w.ended) w.tokens.push_back(token);
       written_now_++;
       answered_ += !asks;
-      if (progress_.due())
-        progress_.show(filled("{} of {}, {} tok/s, {}", thousands(at_first_ + answered_), count(d_.tokens, "token"),
-                              thousands(ratio(written_now_, progress_.seconds())),
-                              progress_.left(answered_, d_.tokens - at_first_)));
+      const double share = answered_ / (d_.tokens - at_first_);
+      progress_.tell(at_first_ + answered_, d_.tokens, "token", written_now_, share);
       return !w.ended;
     };
     requests_.back().on_end = [this, index, asks](const Stats&) { asks ? take_question(index) : finish(index); };

@@ -129,9 +129,7 @@ int generate_command(int argc, char** argv) {
     done++;
     const bool goes_on = grown.put(engine, token, ends);
     if (g.stream) grown.print();  // with the prompt: nothing was refused
-    if (progress.due())
-      progress.show(filled("{} of {}, {} tok/s, {}", thousands(done), count(wanted, "token"),
-                           thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
+    progress.tell(done, wanted, "token", done, ratio(done, wanted));
     return goes_on;
   };
   const Generated generated = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token);

@@ -40,9 +40,7 @@ constexpr CommandLine kCommands[] = {
 // Each word of a table with what it says.
 template <class Word, size_t n>
 std::string words_help(const Word (&words)[n], const char* Word::*form) {
-  std::string text = "\n";
-  for (const Word& known : words) text += help_item(known.*form, known.what);
-  return text;
+  return "\n" + joined(words, "", [&](const Word& known) { return help_item(known.*form, known.what); });
 }
 
 struct Topic {

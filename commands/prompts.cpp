@@ -230,10 +230,7 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::deque<Req
       if (interrupted()) throw Interrupted();
       sums.tokens++;
       sums.done += 1.0 / requests[i].max_new_tokens;
-      if (progress.due())
-        progress.show(filled("{} of {}, {} tok/s, {}", thousands(first + sums.texts), count(lines.size(), "text"),
-                             thousands(ratio(sums.tokens, progress.seconds())),
-                             progress.left(sums.done, texts.size())));
+      progress.tell(first + sums.texts, lines.size(), "text", sums.tokens, sums.done / texts.size());
       return texts[i].put(engine, token, is_among(ends, token));
     };
     requests[i].on_end = [&, i](const Stats& stats) {

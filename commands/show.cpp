@@ -126,9 +126,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
 std::string script_json(const OrderedJson& json) {
-  std::string safe = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  for (size_t at = 0; (at = safe.find('<', at)) != std::string::npos;) safe.replace(at, 1, "\\u003c");
-  return safe;
+  return replaced(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), "<", "\\u003c");
 }
 
 }  // namespace
@@ -176,9 +174,7 @@ int show_command(int argc, char** argv) {
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens)},
                       {"iterations", std::move(iterations)}};
-  std::string page = kPage;
-  page.replace(page.find(kPlaceOfData), strlen(kPlaceOfData), script_json(data));
-  write_file(s.html_file, page);
+  write_file(s.html_file, replaced(kPage, kPlaceOfData, script_json(data)));
   if (!s.options.settings.quiet)
     print_out(filled("wrote {}: {} of {}, {}{}; open it in a browser\n", s.html_file,
                      count(data["iterations"].size(), "target forward"), method_text(s.options.method),

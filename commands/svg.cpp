@@ -39,10 +39,8 @@ constexpr double kWidth = 600, kMargin = 16, kInner = kWidth - 2 * kMargin, kGap
 constexpr double kTitle = 20, kText = 15, kSmall = 14;                                  // letters
 
 std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text)
-    out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&quot;" : std::string(1, c);
-  return out;
+  const std::string out = replaced(replaced(text, "&", "&amp;"), "<", "&lt;");
+  return replaced(replaced(out, ">", "&gt;"), "\"", "&quot;");
 }
 // The beginning of a tag, with its numbers.
 std::string tag(const char* name, const std::vector<std::pair<const char*, double>>& numbers) {
