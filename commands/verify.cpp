@@ -97,13 +97,10 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
     refuse(wrong, i < n ? filled("{}, token {} of {}", where, i + 1, n) : where, kNot);
   };
   const auto shown = [&](int token) { return filled("{} ({})", nanospec::quoted(engine.decode(token)), token); };
-  Tokens all = prompt;
-  for (int i = 0; i < n; i++) {
-    all.push_back(c.said[size_t(i)]);
-    if (all.back() >= vocab) refuse_token(i, filled("the text says {}, which is no token", all.back()));
-  }
-  Observation observation;
-  observation.stand_in = [&](Drafter&) { return std::make_unique<Known>(vocab, all); };
+  for (int i = 0; i < n; i++)
+    if (const int token = c.said[size_t(i)]; token >= vocab)
+      refuse_token(i, filled("the text says {}, which is no token", token));
+  const auto known = [&](Drafter&) { return std::make_unique<Known>(vocab, followed_by(prompt, c.said)); };
   Growing grown{ShownText(c.stops), o.prompt + (o.chat ? "\n" : "")};
   int done = 0;
   const auto on_token = [&](int token) {
@@ -113,7 +110,7 @@ void check(const Claim& c, Engine& engine, const std::string& where) {
     grown.put(engine, token, is_among(ends, token));
     return ++done < n && !interrupted();
   };
-  if (n > 0) engine.generate(o.method, o.sampling, prompt, n, on_token, observation);
+  if (n > 0) engine.generate(o.method, o.sampling, prompt, n, on_token, {nullptr, known});
   if (interrupted()) return;
   grown.finish();
   if (!grown.is_over() && n != o.max_new_tokens && c.ended_by != "interrupt") refuse_token(n, "the text is cut");
