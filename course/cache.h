@@ -1,4 +1,4 @@
-// course/cache.h: keys and values of some layers, as a student's code gets them: what nobody wrote is NaN.
+// course/cache.h: trees, and keys and values of some layers, as a student's code gets them: what nobody wrote is NaN.
 #pragma once
 
 #include <cmath>
@@ -9,6 +9,15 @@
 #include "kernels.cuh"
 
 namespace course {
+
+// The trees as kernels get them; the mask of parents.h knows them from now on.
+template <class List>
+nanospec::Forest forest_of(const Planted<List>& trees) {
+  const auto& [slots, parent, end, depth, root, first_row, first_slot, past] = trees;
+  parents.assign(parent.begin(), parent.end());
+  return {int(end.size()), int(past.size()), end.data(),        depth.data(),
+          root.data(),     first_row.data(), first_slot.data(), past.data()};
+}
 
 template <class T, class List = std::vector<T>>
 struct LayersCache {
@@ -30,10 +39,16 @@ struct LayersCache {
         for (int d = 0; d < head_size; d++)
           for (bool value : {false, true}) f(layer, head, d, value, number(layer, head, slot, d, value));
   }
-  // Calls f(number) for all numbers of the first so many slots, one slot behind the other.
+  // The numbers of the first so many slots, one slot behind the other, after change(): before it they are these.
   template <class F>
-  void each_until(int end, F f) {
-    for (int slot = 0; slot < end; slot++) each_of(slot, [&](int, int, int, bool, T& number) { f(number); });
+  List changed(int end, List numbers, F change) {
+    size_t at = 0, to = 0;
+    for (int slot = 0; slot < end; slot++)
+      each_of(slot, [&](int, int, int, bool, T& number) { number = numbers[at++]; });
+    change();
+    for (int slot = 0; slot < end; slot++)
+      each_of(slot, [&](int, int, int, bool, T& number) { numbers[to++] = number; });
+    return numbers;
   }
   // The student's gather. kept: first, count, then which rows.
   nanospec::KeepRows<T> gather(const std::vector<int>& kept) {

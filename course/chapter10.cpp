@@ -14,13 +14,13 @@ namespace {
 Message gathered(Message& question) {
   const auto [order, layers, heads, D, slots] = question.get<std::array<int, 5>>();
   const auto kept = question.list<int>();
-  auto numbers = question.list<float>();
   LayersCache<float> cache{layers, heads, slots, D};
-  size_t at = 0, to = 0;
-  cache.each_until(slots, [&](float& number) { number = numbers[at++]; });
-  const Counted counted = watched(order, {whole(kept), whole(cache.k), whole(cache.v)},
-                                  [&] { gather_plain(cache.gather(kept), cache.layers); });
-  cache.each_until(slots, [&](float& number) { numbers[to++] = number; });
+  Counted counted;
+  const auto gather = [&, by = order] {
+    counted = watched(by, {whole(kept), whole(cache.k), whole(cache.v)},
+                      [&] { gather_plain(cache.gather(kept), cache.layers); });
+  };
+  const auto numbers = cache.changed(slots, question.list<float>(), gather);
   return Message().put(numbers).put(counted);
 }
 
@@ -33,8 +33,8 @@ Message normed(Message& question) {
   std::vector<float> x(size_t(rows) * x_row, NAN), y(size_t(rows) * y_row, NAN), out;
   for (int row = 0; row < rows; row++) std::copy_n(&given[size_t(row) * C], C, &x[size_t(row) * x_row]);
   const Norm<float> s{x.data(), x_row, C, weight.data(), nullptr, y.data(), y_row, nullptr, nullptr, false, epsilon};
-  const int all = rows;
-  const Counted counted = watched(order, {whole(x), whole(y), whole(weight)}, [&] { norm_by_warps(s, all); });
+  const Counted counted =
+      watched(order, {whole(x), whole(y), whole(weight)}, [&, all = rows] { norm_by_warps(s, all); });
   for (int row = 0; row < rows; row++) out.insert(out.end(), &y[size_t(row) * y_row], &y[size_t(row) * y_row] + C);
   return Message().put(out).put(counted);
 }
@@ -49,7 +49,7 @@ Message answer(Message& question) {
   if (region == 2) return normed(question);
   const int order = question.get<int>();
   Launch launch(question);
-  const Counted counted = launch.run(order, [](const auto& s) { attention_plain(s); });
+  const Counted counted = launch.run(order, attention_plain<float>);
   return Message().put(launch.result()).put(counted);
 }
 
@@ -61,7 +61,7 @@ void measure() {
   for (int past : {0, 16, 64, 256}) {
     constexpr int n = 13, D = 64;
     Launch launch = two_chains(n, D, past);
-    const Counted c = launch.run(0, [](const auto& s) { attention_plain(s); });
+    const Counted c = launch.run(0, attention_plain<float>);
     printf("%7d %18.1f %11.1f %10.1f %14.1f %25.1f\n", past, double(c.meetings + c.barriers) / n, double(c.reads) / n,
            double(c.writes) / n, double(c.conflicts) / n, (2.0 * (past + n / 2.0) * D + D) * 4 / 32);
   }

@@ -81,23 +81,20 @@ Message weights(Message& question) {
 // ---------------------------------------------------------------------------------------------------------------
 // Attention
 
-// One root: a past, then a tree of rows by their depths.
+// One root: a past, then a tree of rows by their parents.
 struct Layer {
   int H, KV, D, past, lanes;
-  std::vector<int> depth;  // of the rows, of which set_parents() knows
-  int rows = int(depth.size()), slots = pad64(past + rows), columns = (H + 2 * KV) * D;
-  std::vector<int> end = ends_of(parents), root = std::vector<int>(size_t(past + rows), 0), first_row = {0, rows};
-  int first_slot = 0;
+  std::vector<int> parent;
+  int rows = int(parent.size()), slots = pad64(past + rows), columns = (H + 2 * KV) * D;
+  Planted<> all = Planted<>{}.add(chain(past + rows), 0), tree = Planted<>{}.add(parent, past);
   LayersCache<double> cache{1, KV, slots, D};
 
   // qkv: of the past's rows, then of the tree's.
   Attention<double> attention(const Numbers& qkv, double* out, double* log_sum) {
     cache = {1, KV, slots, D};
-    const int none = 0;
-    const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row.data(), &first_slot, &none};
-    Attention<double> s{forest, H, KV, D, qkv.data(), columns, cache.of(0), out, H * D, log_sum, {}};
+    Attention<double> s{forest_of(all), H, KV, D, qkv.data(), columns, cache.of(0), out, H * D, log_sum, {}};
     run_items(0, past + rows, WriteCache<double, double>{s});  // the past's rows and the tree's, behind nothing
-    s.forest.past = &past;
+    s.forest = forest_of(tree);
     s.qkv += size_t(past) * columns;
     return s;
   }
@@ -131,13 +128,11 @@ struct Layer {
   }
 };
 
-// H, KV, D, past, lanes, by_differences, depths, qkv, dout, out, log_sum -> gradients; by differences: these, out,
+// H, KV, D, past, lanes, by_differences, parents, qkv, dout, out, log_sum -> gradients; by differences: these, out,
 // log_sum
 Message attentions(Message& question) {
   const auto [H, KV, D, past, lanes, by_differences] = question.get<std::array<int, 6>>();
-  const auto depth = question.list<int>();
-  set_parents(depth);
-  Layer layer{H, KV, D, past, lanes, depth};
+  Layer layer{H, KV, D, past, lanes, question.list<int>()};
   const Numbers qkv = question.list<double>(), dout = question.list<double>();
   if (!by_differences) {
     const Numbers out = question.list<double>(), log_sum = question.list<double>();
@@ -155,9 +150,7 @@ Message attentions(Message& question) {
 
 Message answer(Message& question) {
   const char what = question.get<char>();
-  if (what == 'c') return losses(question);
-  if (what == 'm') return weights(question);
-  return attentions(question);
+  return what == 'c' ? losses(question) : what == 'm' ? weights(question) : attentions(question);
 }
 
 void measure() { throw std::runtime_error("the table of this chapter is heads12.cpp's"); }

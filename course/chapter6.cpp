@@ -52,13 +52,9 @@ void keep(Cache& cache, int first, const std::vector<int>& rows, int lanes) {
 Message gathered(Message& question) {
   const auto [layers, heads, slots, head_size, first, lanes] = question.get<std::array<int, 6>>();
   const auto kept = question.list<int>();
-  auto all = question.list<float>();
   Cache cache{layers, heads, pad64(slots), head_size};
-  size_t at = 0, to = 0;
-  cache.each_until(slots, [&](float& number) { number = all[at++]; });
-  keep(cache, first, kept, lanes);
-  cache.each_until(slots, [&](float& number) { all[to++] = number; });
-  return Message().put(all);
+  const auto gather = [&, from = first, by = lanes] { keep(cache, from, kept, by); };
+  return Message().put(cache.changed(slots, question.list<float>(), gather));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -147,9 +143,7 @@ Message decoded(Message& question) {
 
 Message answer(Message& question) {
   const char what = question.get<char>();
-  if (what == 'm') return matched(question);
-  if (what == 'g') return gathered(question);
-  return decoded(question);
+  return what == 'm' ? matched(question) : what == 'g' ? gathered(question) : decoded(question);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ void attention(Examiner& judge, const Heads& heads, const std::vector<int>& pare
   const Numbers qkv = judge.numbers<double>(size_t((heads.past + rows) * columns), largest),
                 dout = judge.numbers<double>(size_t(rows * heads.H * heads.D), 1);
   const auto question = [&](int by_differences) {
-    return Message().put('a').put(heads).put(by_differences).put(depths_of(parent)).put(qkv).put(dout);
+    return Message().put('a').put(heads).put(by_differences).put(parent).put(qkv).put(dout);
   };
   Message right = judge.reference.ask(question(1));
   const Numbers slope = right.list<double>(), out = right.list<double>(), log_sum = right.list<double>();

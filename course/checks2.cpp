@@ -74,7 +74,7 @@ void tree_equals_text(Examiner& judge, const Heads& heads, const std::vector<int
   std::vector<std::vector<float>> texts, trees;
   for (int past : pasts) {
     parents.push_back(judge.shape(rows, 0.5));
-    question.put(depths_of(parents.back()));
+    question.put(parents.back());
     texts.push_back(queries_keys_values(judge, heads, past));
     trees.push_back(queries_keys_values(judge, heads, rows));
   }

@@ -48,67 +48,48 @@ struct OnLine {
 };
 template <class T>
 using DeviceList = std::vector<T, OnLine<T>>;
-template <class T>
-DeviceList<T> to_device(const std::vector<T>& list) {
-  return {list.begin(), list.end()};
-}
 
 // One launch of attention. What nobody may read is NaN.
 struct Launch {
-  int H, KV, D, slots, rows;
-  DeviceList<int> end, depth, root, first_row, first_slot, past;
+  int H, KV, D;
+  Planted<DeviceList<int>> trees;
   DeviceList<float> qkv, out;
   LayersCache<float, DeviceList<float>> cache = {};
 
-  // qkv: (rows, (H + 2 KV) D); keys, values: (KV, slots, D)
+  // H, KV, D, the trees' pasts, the parents of each; qkv: (rows, (H + 2 KV) D); keys, values: (KV, slots, D)
   explicit Launch(Message& question) {
-    for (int* n : {&H, &KV, &D, &slots}) *n = question.get<int>();
-    for (auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) *list = to_device(question.list<int>());
-    rows = int(end.size());
-    qkv = to_device(question.list<float>());
-    set_parents({depth.begin(), depth.end()});
+    for (int* n : {&H, &KV, &D}) *n = question.get<int>();
+    for (int past : question.list<int>()) trees.add(question.list<int>(), past);
+    qkv = question.list<float, DeviceList<float>>();
     const auto keys = question.list<float>(), values = question.list<float>();
-    cache = {1, KV, slots, D};
-    for (int slot = 0; slot < slots; slot++)
+    cache = {1, KV, trees.slots, D};
+    for (int slot = 0; slot < trees.slots; slot++)
       cache.each_of(slot, [&](int, int head, int d, bool value, float& number) {
-        number = (value ? values : keys)[(size_t(head) * slots + slot) * D + d];
+        number = (value ? values : keys)[(size_t(head) * trees.slots + slot) * D + d];
       });
   }
 
   std::vector<float> result() const { return {out.begin(), out.end()}; }
   // kernel(s): starts it.
-  template <class F>
-  Counted run(int order, F kernel) {
-    out.assign(size_t(rows) * H * D, NAN);
-    const Forest forest{rows,        int(past.size()), end.data(),        depth.data(),
-                        root.data(), first_row.data(), first_slot.data(), past.data()};
-    const Attention<float> s{forest,      H,          KV,    D,       qkv.data(), (H + 2 * KV) * D,
-                             cache.of(0), out.data(), H * D, nullptr, {}};
-    std::vector<Watched> global;
-    for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) global.push_back(whole(*list));
-    for (const auto* list : {&qkv, &out, &cache.k, &cache.v}) global.push_back(whole(*list));
+  Counted run(int order, void (*kernel)(const Attention<float>& s)) {
+    out.assign(trees.end.size() * H * D, NAN);
+    const Attention<float> s{forest_of(trees), H,          KV,    D,       qkv.data(), (H + 2 * KV) * D,
+                             cache.of(0),      out.data(), H * D, nullptr, {}};
+    const std::vector<Watched> global = {
+        whole(trees.end),  whole(trees.depth), whole(trees.root), whole(trees.first_row), whole(trees.first_slot),
+        whole(trees.past), whole(qkv),         whole(out),        whole(cache.k),         whole(cache.v)};
     return watched(order, global, [&] { kernel(s); });
   }
 };
 
-inline int most_rows(const Forest& forest) {  // of a root
-  int most = 0;
-  for (int root = 0; root < forest.roots; root++)
-    most = std::max(most, forest.first_row[root + 1] - forest.first_row[root]);
-  return most;
-}
-
 // One head: a root and two chains, n rows in all, behind a past.
 inline Launch two_chains(int n, int D, int past) {
-  const int slots = pad64(past + n), chain = n / 2;
+  const int chain = n / 2;
   std::vector<int> parent(n, -1);
   for (int i = 1; i < n; i++) parent[i] = (i - 1) % chain == 0 ? 0 : i - 1;
-  std::vector<float> qkv(size_t(n) * 3 * D, 0.25f), keys(size_t(slots) * D, 0.5f);
-  Message question;
-  for (int number : {1, 1, D, slots}) question.put(number);
-  question.put(ends_of(parent)).put(depths_of(parent)).put(std::vector<int>(n, 0));
-  question.put(std::vector<int>{0, n}).put(std::vector<int>{0});
-  question.put(std::vector<int>{past}).put(qkv).put(keys).put(keys);
+  const std::vector<float> qkv(size_t(n) * 3 * D, 0.25f), keys(size_t(pad64(past + n)) * D, 0.5f);
+  Message question = Message().put(1).put(1).put(D).put(std::vector<int>{past}).put(parent);
+  question.put(qkv).put(keys).put(keys);
   return Launch(question);
 }
 

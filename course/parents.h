@@ -30,15 +30,28 @@ inline std::vector<int> ends_of(const std::vector<int>& parent) {
   return end;
 }
 
+// Trees in preorder, each behind a past of its own, as Forest in kernels.cuh has them.
+template <class List = std::vector<int>>
+struct Planted {
+  int slots = 0;  // a multiple of 64, where the next one's past begins
+  List parent = {}, end = {}, depth = {}, root = {}, first_row = {0}, first_slot = {}, past = {};
+
+  Planted& add(const std::vector<int>& its_parents, int its_past) {
+    const int first = first_row.back(), rows = int(its_parents.size());
+    for (int above : its_parents) parent.push_back(above < 0 ? -1 : first + above);
+    for (int its_end : ends_of(its_parents)) end.push_back(first + its_end);
+    for (int its_depth : depths_of(its_parents)) depth.push_back(its_depth);
+    root.insert(root.end(), size_t(rows), int(past.size()));
+    first_row.push_back(first + rows);
+    first_slot.push_back(slots);
+    past.push_back(its_past);
+    slots += (its_past + rows + 63) / 64 * 64;
+    return *this;
+  }
+};
+
 inline std::vector<int> parents;  // of all rows of a forward; -1 for roots
 
-// From the rows' depths in preorder.
-inline void set_parents(const std::vector<int>& depth) {
-  parents.assign(depth.size(), -1);
-  for (int i = 0; i < int(depth.size()); i++)
-    for (int above = i - 1; depth[i] > 0 && parents[i] < 0; above--)
-      if (depth[above] == depth[i] - 1) parents[i] = above;
-}
 inline bool sees_by_parents(int i, int j) {
   while (i > j) i = parents[i];
   return i == j;

@@ -9,21 +9,16 @@
 namespace course {
 
 // Trees, one for each root, behind pasts of so many keys. What nobody may read is NaN.
-struct Trees {
-  int H, KV, D, slots = 0;
-  std::vector<int> end, depth, root, first_row = {0}, first_slot, past;
+struct Trees : Planted<> {
+  int H, KV, D;
+  std::vector<std::vector<int>> shapes;  // their parents
   std::vector<float> qkv, keys, values;
 
   Trees(Examiner& judge, int heads, int kv_heads, int head_size, const std::vector<int>& pasts, int rows)
-      : H(heads), KV(kv_heads), D(head_size), past(pasts) {
-    for (size_t r = 0; r < past.size(); r++) {
-      const std::vector<int> parent = judge.shape(rows, judge.unit() * 0.8);
-      for (int one : depths_of(parent)) depth.push_back(one);
-      for (int one : ends_of(parent)) end.push_back(first_row.back() + one);
-      root.insert(root.end(), size_t(rows), int(r));
-      first_row.push_back(first_row.back() + rows);
-      first_slot.push_back(slots);
-      slots += (past[r] + rows + 63) / 64 * 64;
+      : H(heads), KV(kv_heads), D(head_size) {
+    for (int its_past : pasts) {
+      shapes.push_back(judge.shape(rows, judge.unit() * 0.8));
+      add(shapes.back(), its_past);
     }
     qkv = judge.numbers(end.size() * size_t(H + 2 * KV) * D, 2);
     keys.assign(size_t(KV) * slots * D, NAN);
@@ -38,8 +33,8 @@ struct Trees {
         }
   }
   Message question(int kernel, int order) const {
-    Message message = Message().put(kernel).put(order).put(std::array<int, 4>{H, KV, D, slots});
-    for (const auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) message.put(*list);
+    Message message = Message().put(kernel).put(order).put(std::array<int, 3>{H, KV, D}).put(past);
+    for (const auto& shape : shapes) message.put(shape);
     return message.put(qkv).put(keys).put(values);
   }
 };

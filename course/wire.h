@@ -45,18 +45,15 @@ struct Message {
     memcpy(&value, take(sizeof value), sizeof value);
     return value;
   }
-  template <class T>
-  std::vector<T> list() {
+  template <class T, class List = std::vector<T>>
+  List list() {
     const size_t n = get<uint32_t>();
     const char* from = take(n * sizeof(T));
-    std::vector<T> values(n);
+    List values(n, T());
     if (n > 0) memcpy(values.data(), from, n * sizeof(T));
     return values;
   }
-  std::string text() {
-    const std::vector<char> letters = list<char>();
-    return std::string(letters.begin(), letters.end());
-  }
+  std::string text() { return list<char, std::string>(); }
 
  private:
   const char* take(size_t n) {
