@@ -86,9 +86,9 @@ Lap laps(Examiner& judge, int texts, size_t tokens) {
 
 void race(Examiner& judge, double times_plain) {
   const Lap lap = laps(judge, 4, 400);
-  char said[200];
-  snprintf(said, sizeof said, "%.1f tokens a second, %.3f tokens a forward, trees of %.2f nodes", lap.a_second(),
-           lap.a_forward(), double(lap.nodes) / lap.forwards);
+  const std::string said =
+      line_of(text_of(lap.a_second(), "%.1f"), " tokens a second, ", text_of(lap.a_forward(), "%.3f"),
+              " tokens a forward, trees of ", text_of(double(lap.nodes) / lap.forwards, "%.2f"), " nodes");
   const double wanted = times_plain * 1000 / (kForward + kRow);
   if (lap.a_second() < wanted) not_passed(said, "; this check wants ", int(wanted + 0.5));
   if (times_plain > 1.1) judge.note = said;

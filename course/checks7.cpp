@@ -57,7 +57,7 @@ struct Left {
 void right_growth(const AskedTree& asked, const Answered& got) {
   const auto wrong = [&](const auto&... what) { not_passed(named(asked), what...); };
   const int nodes = int(got.token.size());
-  std::vector<int> depth(1, 0);
+  const std::vector<int> depth = depths_of(got.parent);
   std::vector<uint64_t> path = {longer_path(0, asked.root)};
   std::vector<std::vector<Guess>> after;  // of each node
   std::vector<size_t> used(size_t(nodes), 0);
@@ -85,7 +85,6 @@ void right_growth(const AskedTree& asked, const Answered& got) {
       const std::string its =
           line_of("node ", node, " is token ", got.token[n], " after node ", above, ", of reach ", got.reach[n],
                   " (parents ", std::vector<int>(got.parent.begin(), got.parent.begin() + node + 1), "): ");
-      depth.push_back(depth[above] + 1);
       path.push_back(longer_path(path[above], got.token[n]));
       if (depth[n] > asked.deepest) wrong(its, "it is too deep, ", depth[n]);
       if (got.reach[n] <= 0) wrong(its, "it is never reached");
@@ -108,13 +107,12 @@ void asked_in_turn(const AskedTree& asked, const Answered& got) {
   const auto wrong = [&](int node, const auto&... what) {
     not_passed(named(asked), "the drafter was asked about node ", node, what...);
   };
+  const std::vector<int> depth = depths_of(got.parent);
   std::set<int> seen;
   for (int node : got.asked) {
     if (node < 0 || node >= int(got.parent.size())) wrong(node, ", which there is not");
     if (!seen.insert(node).second) wrong(node, " twice");
-    int depth = 0;
-    for (int above = node; got.parent[above] >= 0; above = got.parent[above]) depth++;
-    if (depth >= asked.deepest) wrong(node, ", of depth ", depth, ": its children would be too deep");
+    if (depth[node] >= asked.deepest) wrong(node, ", of depth ", depth[node], ": its children would be too deep");
     if (node == asked.budget)
       wrong(node, ", the last one: the tree is full. Ask when a node is the best that is left, not when it is added");
   }

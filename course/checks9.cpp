@@ -26,11 +26,9 @@ double rate_of(const Prefix& prefix, int nodes) {
   return tokens_of(prefix, nodes) / prefix.seconds[prefix.roots + nodes - 1];
 }
 std::string rate_line(const Prefix& prefix, int nodes) {
-  char line[160];
-  snprintf(line, sizeof line, "%d nodes give %.4g tokens in %.4g s (%d rows): %.5g a second", nodes,
-           tokens_of(prefix, nodes), prefix.seconds[prefix.roots + nodes - 1], prefix.roots + nodes,
-           rate_of(prefix, nodes));
-  return line;
+  return line_of(nodes, " nodes give ", text_of(tokens_of(prefix, nodes), "%.4g"), " tokens in ",
+                 text_of(prefix.seconds[prefix.roots + nodes - 1], "%.4g"), " s (", prefix.roots + nodes,
+                 " rows): ", text_of(rate_of(prefix, nodes), "%.5g"), " a second");
 }
 
 void prefixes(Examiner& judge, const std::vector<Prefix>& all) {

@@ -54,6 +54,8 @@ struct Options {
   int seconds = 10;  // that the grader waits for an answer
 };
 
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 // ---------------------------------------------------------------------------------------------------------------
 // The student's process
 
@@ -66,19 +68,18 @@ class Program : public Answerer {
 
   Message ask(const Message& question) override {
     if (process_ < 0) begin();
-    const Clock::time_point start = Clock::now();
-    until_ = start + std::chrono::duration_cast<Clock::duration>(Seconds(std::min(left_, double(seconds_))));
-    Message answer, sent = question;
-    uint32_t length = uint32_t(sent.bytes.size());
-    const bool came = move(to_, POLLOUT, &length, sizeof length) && move(to_, POLLOUT, sent.bytes.data(), length) &&
-                      move(from_, POLLIN, &length, sizeof length);
+    const double start = now();
+    until_ = start + std::min(left_, double(seconds_));
+    Message answer, sent = Message().put(question.bytes);  // their number goes before them
+    uint32_t length = 0;
+    const bool came =
+        move(to_, POLLOUT, sent.bytes.data(), sent.bytes.size()) && move(from_, POLLIN, &length, sizeof length);
     if (came && length > kLongestAnswer)
-      throw NotPassed("an answer of " + std::to_string(length) +
-                      " bytes: does a list still hold what was in it before?");
+      not_passed("an answer of ", std::to_string(length), " bytes: does a list still hold what was in it before?");
     answer.bytes.resize(came ? length : 0);
     const bool whole = came && move(from_, POLLIN, answer.bytes.data(), length);
     const std::string ended = whole ? "" : how_it_ended();
-    left_ = std::max(0.0, left_ - Seconds(Clock::now() - start).count());
+    left_ = std::max(0.0, left_ - (now() - start));
     if (!whole) throw NotPassed(ended);
     if (answer.get<char>() == 'a') return answer;
     throw NotPassed(answer.text().substr(0, 500));
@@ -102,9 +103,6 @@ class Program : public Answerer {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Seconds = std::chrono::duration<double>;
-
   void begin() {
     int questions[2], answers[2];
     if (pipe2(questions, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -147,9 +145,7 @@ class Program : public Answerer {
     process_ = -1;
   }
   int in_all() const { return kChapterAnswers * seconds_; }
-  int milliseconds_left() const {
-    return std::max(0, int(std::chrono::duration_cast<std::chrono::milliseconds>(until_ - Clock::now()).count()));
-  }
+  int milliseconds_left() const { return std::max(0, int((until_ - now()) * 1000)); }
   // Reads or writes n bytes; false where the other side is gone, or time is up.
   bool move(int file, short events, void* bytes, size_t n) {
     for (char* at = static_cast<char*>(bytes); n > 0;) {
@@ -167,15 +163,14 @@ class Program : public Answerer {
     pid_t ended = 0;
     for (; ended == 0 && milliseconds_left() > 0; usleep(1000)) ended = waitpid(process_, &status, WNOHANG);
     if (ended != process_)
-      return "no answer in time (" + std::to_string(seconds_) + " seconds, " + std::to_string(in_all()) +
-             " for a chapter): a loop without an end?";
+      return line_of("no answer in time (", seconds_, " seconds, ", in_all(),
+                     " for a chapter): a loop without an end?");
     end();
     if (!WIFSIGNALED(status)) return "the program ended before it answered";
     const int signal = WTERMSIG(status);
-    if (signal == SIGXCPU || signal == SIGKILL)
-      return "the program took more than " + std::to_string(in_all()) + " seconds";
-    return std::string("the program ended by a fault: ") + strsignal(signal) +
-           (signal == SIGSEGV ? ": an index out of range, or a null pointer?" : "");
+    if (signal == SIGXCPU || signal == SIGKILL) return line_of("the program took more than ", in_all(), " seconds");
+    return line_of("the program ended by a fault: ", strsignal(signal),
+                   signal == SIGSEGV ? ": an index out of range, or a null pointer?" : "");
   }
 
   std::string path_;
@@ -183,7 +178,7 @@ class Program : public Answerer {
   double& left_;
   pid_t process_ = -1;
   int to_ = -1, from_ = -1;
-  Clock::time_point until_;  // when an answer is too late
+  double until_ = 0;  // when an answer is too late
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -203,11 +198,10 @@ class Recorded : public Answerer {
   }
   Message ask(const Message& question) override {
     const uint64_t key = hash(question);
-    if (live_) {
+    if (live_ && !answers_.count(key)) {
       const Message answer = live_->ask(question);
-      if (!answers_.count(key)) written_.put(key).put(std::vector<char>(answer.bytes.begin() + 1, answer.bytes.end()));
-      answers_[key];
-      return answer;
+      answers_[key] = {answer.bytes.begin() + 1, answer.bytes.end()};
+      written_.put(key).put(answers_[key]);
     }
     if (!answers_.count(key))
       throw std::runtime_error(file_ + ": no recorded answer: it is of another seed or grader: get the starter again");
@@ -377,7 +371,7 @@ struct Graded {
 
 Graded grade(const Options& options, const Chapter& chapter) {
   Graded graded{chapter};
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now();
   const std::string program = "build/" + program_of(chapter.number);
   const std::vector<std::string> notes = take_regions(options, chapter);
   State without = State::kPassed;
@@ -417,7 +411,7 @@ Graded grade(const Options& options, const Chapter& chapter) {
     graded.state = std::max(graded.state, outcome.state);
   }
   if (options.record) right.save();
-  graded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  graded.seconds = now() - start;
   return graded;
 }
 

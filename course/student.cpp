@@ -14,16 +14,12 @@ using namespace course;
 
 namespace {
 
-// These return false where the other side is gone.
+// Returns false where the other side is gone.
 bool receive(FILE* from, Message& message) {
   uint32_t size = 0;
   if (fread(&size, sizeof size, 1, from) != 1) return false;
   message = {std::vector<char>(size)};
   return fread(message.bytes.data(), 1, size, from) == size;
-}
-bool send(FILE* to, const Message& message) {
-  const uint32_t size = uint32_t(message.bytes.size());
-  return fwrite(&size, sizeof size, 1, to) == 1 && fwrite(message.bytes.data(), 1, size, to) == size && fflush(to) == 0;
 }
 
 }  // namespace
@@ -49,7 +45,8 @@ int main(int argc, char** argv) {
     } catch (const std::bad_alloc&) {
       reply = Message().put('e').put(std::string("it ran out of memory: a loop without an end?"));
     } catch (const std::exception& error) { reply = Message().put('e').put(std::string(error.what())); }
-    if (!send(answers, reply)) break;
+    const Message sent = Message().put(reply.bytes);  // their number goes before them
+    if (fwrite(sent.bytes.data(), sent.bytes.size(), 1, answers) != 1 || fflush(answers) != 0) break;
   }
   return 0;
 }
