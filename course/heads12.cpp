@@ -48,6 +48,9 @@ Examples with_next(const Examples& of, const float* embedding) {
   return wide;
 }
 
+// Whether a token is the likeliest by a row of logits.
+bool is_best(int token, const float* row, int vocab) { return std::max_element(row, row + vocab) - row == token; }
+
 // ---------------------------------------------------------------------------------------------------------------
 // A head: logits (V) = state W
 
@@ -59,10 +62,7 @@ struct Head {
   int right(const Examples& all) {
     int count = 0;
     const std::vector<float> logits = run(all.state.data(), all.size());
-    for (int i = 0; i < all.size(); i++) {
-      const float* const row = &logits[size_t(i) * vocab];
-      count += std::max_element(row, row + vocab) - row == all.after[i];
-    }
+    for (int i = 0; i < all.size(); i++) count += is_best(all.after[i], &logits[size_t(i) * vocab], vocab);
     return count;
   }
 
@@ -139,10 +139,8 @@ void measure_heads() {
          "numbers", "products", "training");
   const std::vector<float> table = bigram_table(tokens, V);
   int right = 0;
-  for (int i = 0; i < held_out.size(); i++) {
-    const float* const row = &table[size_t(held_out.next[i]) * V];
-    right += std::max_element(row, row + V) - row == held_out.after[i];
-  }
+  for (int i = 0; i < held_out.size(); i++)
+    right += is_best(held_out.after[i], &table[size_t(held_out.next[i]) * V], V);
   row_of_table("the bigram table", 0, double(right) / held_out.size(), V * V, 0, 0);
   for (int inputs : {C, 2 * C}) {
     const Examples from = inputs == C ? known : with_next(known, embedding);

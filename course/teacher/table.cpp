@@ -3,10 +3,10 @@
 // usage: table FOLDER     FOLDER has NAME.json of each student, as the grader writes it, with a person's points in
 //                         `predictions` and `questions`; NAME.failed where the grader itself ended otherwise.
 // It writes FOLDER/class.csv, mistakes.txt and race.txt, each whole or not at all. `make grade SUBMISSIONS=` calls it.
-#include <cctype>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "course/files.h"
@@ -28,10 +28,9 @@ Class read_class(const fs::path& folder) {
   Class students;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string kind = entry.path().extension(), name = entry.path().stem();
-    if (kind != ".json" && kind != ".failed") continue;
-    Student& student = students[name];
-    if (kind == ".failed") student.problem = "not graded: see " + name + ".txt";
+    if (kind == ".failed") students[name].problem = "not graded: see " + name + ".txt";
     if (kind != ".json") continue;
+    Student& student = students[name];
     try {
       const Json results = Json::parse(read_file(entry.path()));
       student.chapters = results.at("extra_data").at("chapters");
@@ -56,21 +55,20 @@ double points_of(const Json& chapter, const char* name) {
 }
 
 std::string csv_of(const Class& students) {
-  const auto by_number = [](const std::string& a, const std::string& b) { return atoi(a.c_str()) < atoi(b.c_str()); };
-  std::set<std::string, decltype(by_number)> numbers(by_number);
+  std::set<int> numbers;
   for (const auto& [name, student] : students)
-    for (const auto& chapter : student.chapters.items()) numbers.insert(chapter.key());
+    for (const auto& chapter : student.chapters.items()) numbers.insert(atoi(chapter.key().c_str()));
   std::ostringstream text;
   text << "student,sum";
-  for (const std::string& n : numbers) text << ",chapter " << n;
+  for (const int n : numbers) text << ",chapter " << n;
   text << ",predictions,questions";
-  for (const std::string& n : numbers) text << ",state " << n;
+  for (const int n : numbers) text << ",state " << n;
   text << ",problem\n";
   for (const auto& [name, student] : students) {
     double sum = 0, predictions = 0, questions = 0;
     std::ostringstream points, states;
-    for (const std::string& n : numbers) {
-      const Json chapter = student.chapters.value(n, Json::object());
+    for (const int n : numbers) {
+      const Json chapter = student.chapters.value(std::to_string(n), Json::object());
       points << ",";
       if (!chapter.empty()) points << points_of(chapter, "points");
       states << "," << field(chapter.value("state", ""));
@@ -89,19 +87,8 @@ std::string csv_of(const Class& students) {
 
 // The message without what the inputs decide: a list becomes [], a number #.
 std::string kind_of(const std::string& message) {
-  std::string kind;
-  for (size_t i = 0; i < message.size(); i++) {
-    if (message[i] == '[') {
-      i = std::min(message.find(']', i), message.size() - 1);
-      kind += "[]";
-    } else if (isdigit(static_cast<unsigned char>(message[i]))) {
-      while (i + 1 < message.size() && (isxdigit(static_cast<unsigned char>(message[i + 1])) || message[i + 1] == '.' ||
-                                        (message[i + 1] == '-' && message[i] == 'e')))
-        i++;
-      kind += '#';
-    } else kind += message[i];
-  }
-  return kind;
+  static const std::regex list(R"(\[[^\]]*\]?)"), number("[0-9](e-|[0-9a-fA-F.])*");
+  return std::regex_replace(std::regex_replace(message, list, "[]"), number, "#");
 }
 
 std::string mistakes_of(const Class& students) {
@@ -121,13 +108,12 @@ std::string mistakes_of(const Class& students) {
       mistake.names += (mistake.names.empty() ? "" : ", ") + name;
     }
   }
-  std::vector<Mistake> sorted;
-  for (const auto& mistake : all) sorted.push_back(mistake.second);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Mistake& a, const Mistake& b) { return a.count > b.count; });
+  std::multimap<int, Mistake, std::greater<int>> sorted;
+  for (const auto& [kind, mistake] : all) sorted.insert({mistake.count, mistake});
   std::string text;
-  for (const Mistake& mistake : sorted)
-    text += std::to_string(mistake.count) + " of " + std::to_string(students.size()) + "  chapter " + mistake.chapter +
-            ", " + mistake.check + ": " + mistake.example + "\n      " + mistake.names + "\n";
+  for (const auto& [count, mistake] : sorted)
+    text += std::to_string(count) + " of " + std::to_string(students.size()) + "  chapter " + mistake.chapter + ", " +
+            mistake.check + ": " + mistake.example + "\n      " + mistake.names + "\n";
   return text.empty() ? "no mistakes\n" : text;
 }
 
