@@ -3,10 +3,10 @@
 // usage: table FOLDER     FOLDER has NAME.json of each student, as the grader writes it, with a person's points in
 //                         `predictions` and `questions`; NAME.failed where the grader itself ended otherwise.
 // It writes FOLDER/class.csv, mistakes.txt and race.txt, each whole or not at all. `make grade SUBMISSIONS=` calls it.
+#include <cctype>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 
 #include "course/files.h"
@@ -87,8 +87,19 @@ std::string csv_of(const Class& students) {
 
 // The message without what the inputs decide: a list becomes [], a number #.
 std::string kind_of(const std::string& message) {
-  static const std::regex list(R"(\[[^\]]*\]?)"), number("[0-9](e-|[0-9a-fA-F.])*");
-  return std::regex_replace(std::regex_replace(message, list, "[]"), number, "#");
+  std::string kind;
+  for (size_t i = 0; i < message.size(); i++) {
+    if (message[i] == '[') {
+      i = std::min(message.find(']', i), message.size() - 1);
+      kind += "[]";
+    } else if (isdigit(static_cast<unsigned char>(message[i]))) {
+      while (i + 1 < message.size() && (isxdigit(static_cast<unsigned char>(message[i + 1])) || message[i + 1] == '.' ||
+                                        (message[i + 1] == '-' && message[i] == 'e')))
+        i++;
+      kind += '#';
+    } else kind += message[i];
+  }
+  return kind;
 }
 
 std::string mistakes_of(const Class& students) {
