@@ -48,34 +48,31 @@ inline const Family& family_of(const Config& c) {
 struct FilePart {
   const char *ours, *name, *gguf, *shape;
   const char *left = "", *all = "";  // outputs of the parts before it, and of all, where ours is a matrix
-  bool rotary = false;               // queries or keys
-  enum Kind { kAlways, kQkv, kQkNorm } kind = kAlways;  // kQkv may have biases alone; kQkNorm: see Config::qk_norm
+  // kGpt: GPT-2 alone has it; kFamily: those of kFamilies; so have they kQkv, which may have biases alone, and kQkNorm:
+  // see Config::qk_norm.
+  enum Kind { kAlways, kGpt, kFamily, kQkv, kQkNorm } kind = kAlways;
+  bool rotary = false;  // queries or keys
 };
+// GPT-2 has these names in GGUF alone; in a folder its matrices lie as ours (checkpoint.cpp).
 constexpr FilePart kEmbeddingPart = {"wte", "model.embed_tokens", "token_embd", "VC"},
+                   kPositionsPart = {"wpe", "", "position_embd", "PC"},
                    kLastNormPart = {"ln_f", "model.norm", "output_norm", "C"},
                    kHeadPart = {"lm_head", "lm_head", "output", "VC"};
-constexpr FilePart kFamilyLayer[] = {
+constexpr FilePart kLayerParts[] = {
     {"h.N.ln_1", "model.layers.N.input_layernorm", "blk.N.attn_norm", "C"},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "QC", "", "QKK", true, FilePart::kQkv},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "KC", "Q", "QKK", true, FilePart::kQkv},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "KC", "QK", "QKK", false, FilePart::kQkv},
-    {"h.N.attn.q_norm", "model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm", "D", "", "", false, FilePart::kQkNorm},
-    {"h.N.attn.k_norm", "model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm", "D", "", "", false, FilePart::kQkNorm},
+    {"h.N.attn.c_attn", "", "blk.N.attn_qkv", "TC", "", "T", FilePart::kGpt},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "QC", "", "QKK", FilePart::kQkv, true},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "KC", "Q", "QKK", FilePart::kQkv, true},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "KC", "QK", "QKK", FilePart::kQkv},
+    {"h.N.attn.q_norm", "model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm", "D", "", "", FilePart::kQkNorm},
+    {"h.N.attn.k_norm", "model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm", "D", "", "", FilePart::kQkNorm},
     {"h.N.attn.c_proj", "model.layers.N.self_attn.o_proj", "blk.N.attn_output", "CQ", "", "C"},
     {"h.N.ln_2", "model.layers.N.post_attention_layernorm", "blk.N.ffn_norm", "C"},
-    {"h.N.mlp.c_fc", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate", "FC", "", "FF"},
-    {"h.N.mlp.c_fc", "model.layers.N.mlp.up_proj", "blk.N.ffn_up", "FC", "F", "FF"},
+    {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F", FilePart::kGpt},
+    {"h.N.mlp.c_fc", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate", "FC", "", "FF", FilePart::kFamily},
+    {"h.N.mlp.c_fc", "model.layers.N.mlp.up_proj", "blk.N.ffn_up", "FC", "F", "FF", FilePart::kFamily},
     {"h.N.mlp.c_proj", "model.layers.N.mlp.down_proj", "blk.N.ffn_down", "CF", "", "C"},
 };
-
-// The names that GPT-2 has in GGUF; in a folder its matrices lie as ours (checkpoint.cpp).
-constexpr FilePart kPositionsPart = {"wpe", "", "position_embd", "PC"};
-constexpr FilePart kGptLayer[] = {{"h.N.ln_1", "", "blk.N.attn_norm", "C"},
-                                  {"h.N.attn.c_attn", "", "blk.N.attn_qkv", "TC", "", "T"},
-                                  {"h.N.attn.c_proj", "", "blk.N.attn_output", "CQ", "", "C"},
-                                  {"h.N.ln_2", "", "blk.N.ffn_norm", "C"},
-                                  {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F"},
-                                  {"h.N.mlp.c_proj", "", "blk.N.ffn_down", "CF", "", "C"}};
 
 // All tensors of such a model, in the order of tensor_table(config). Its heads have passed heads_problem().
 inline std::vector<FileTensor> model_parts(const Config& c) {
@@ -101,16 +98,14 @@ inline std::vector<FileTensor> model_parts(const Config& c) {
   };
   const auto add = [&](const FilePart& part, int layer = 0) {
     if (part.kind == FilePart::kQkNorm && !c.qk_norm) return;
+    if (part.kind != FilePart::kAlways && (part.kind == FilePart::kGpt) == is_llama(c)) return;
     add_one(part, layer, false);
     if (c.bias || (c.qkv_bias && part.kind == FilePart::kQkv)) add_one(part, layer, true);
   };
   add_one(kEmbeddingPart, 0, false);
   if (!c.rotary) add_one(kPositionsPart, 0, false);
   for (int layer = 0; layer < c.n_layer; layer++)
-    if (is_llama(c))
-      for (const FilePart& part : kFamilyLayer) add(part, layer);
-    else
-      for (const FilePart& part : kGptLayer) add(part, layer);
+    for (const FilePart& part : kLayerParts) add(part, layer);
   add(kLastNormPart);
   if (!c.tied) add_one(kHeadPart, 0, false);
   return tensors;
