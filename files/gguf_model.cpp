@@ -101,32 +101,25 @@ static void check_finite(bool finite, const GgufFile& file) {
   if (!finite) refuse("a weight is not a finite number", file.path);
 }
 
-// Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
-// scale is not finite.
-static void read_gguf_blocks(const GgufFile& file, const std::vector<FileTensor>& parts, int head_size,
-                             const TensorSpec& spec, const TensorSource::SetBlock& set) {
-  each_part(file, parts, spec, [&](const FileTensor& part, const GgufTensor& tensor) {
-    const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
-    visit_blocks(tensor.type, [&](auto format) {
-      for (size_t row = 0; row < rows; row++)
-        for (size_t b = 0; b < blocks; b++) {
-          const IntegerBlock its = integer_block<decltype(format)>(tensor, row * blocks + b);
-          check_finite(std::isfinite(its.scale[0]) && std::isfinite(its.scale[1]) && std::isfinite(its.min), file);
-          set(int(part.first + our_row(part, row, head_size)), int(b), its);
-        }
-    });
-    file.release();
-  });
-}
-
 // The tensors of a file, which stays mapped.
 static TensorSource gguf_source(const GgufFile& file, const Config& config) {
   const std::vector<FileTensor> parts = model_parts(config);
   const int head_size = config.head_size();
   TensorSource source;
   source.read = [=](const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
-  source.blocks = [=](const TensorSpec& spec, const TensorSource::SetBlock& set) {
-    read_gguf_blocks(file, parts, head_size, spec, set);
+  source.blocks = [=](const TensorSpec& spec,
+                      const TensorSource::SetBlock& set) {  // throws where a scale is not finite
+    each_part(file, parts, spec, [&](const FileTensor& part, const GgufTensor& tensor) {
+      const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
+      visit_blocks(tensor.type, [&](auto format) {
+        for (size_t at = 0; at < rows * blocks; at++) {
+          const IntegerBlock its = integer_block<decltype(format)>(tensor, at);
+          check_finite(std::isfinite(its.scale[0]) && std::isfinite(its.scale[1]) && std::isfinite(its.min), file);
+          set(int(part.first + our_row(part, at / blocks, head_size)), int(at % blocks), its);
+        }
+      });
+      file.release();
+    });
   };
   source.type = [=](const TensorSpec& spec) {
     std::set<GgufType> types;
