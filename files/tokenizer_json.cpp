@@ -10,6 +10,9 @@ struct HfReader {
   const Json file;
   const std::string& where;
   const std::string advice = "give another tokenizer: docs/formats.md says which load";
+  const Json &model = member(file, "model"), &normalizer = member(file, "normalizer"),
+             &pre = member(file, "pre_tokenizer"), &decoder = member(file, "decoder"),
+             &vocabulary = member(model, "vocab");
   BpeParts parts = {};  // a type of 0: there is no such token yet
 
   [[noreturn]] void wrong(const std::string& what) const { refuse(what, where, advice); }
@@ -32,7 +35,7 @@ struct HfReader {
     else expect("the pre-tokenizer's ", one, "use_regex", {false});
     return true;
   }
-  std::string pre_split_of(const Json& pre) const {
+  std::string pre_split() const {
     if (byte_level(pre, true)) return "gpt-2";
     const Json& list = member(pre, "pretokenizers");
     if (member(pre, "type") != "Sequence" || !list.is_array()) wrong("the pre-tokenizer is " + named(pre));
@@ -41,20 +44,18 @@ struct HfReader {
       expect("the pre-tokenizer's ", first, "individual_digits", {true});
       return "smollm";
     }
-    if (list.size() == 2 && member(first, "type") == "Split" && byte_level(list[1], false)) return split_of(first);
+    if (list.size() == 2 && member(first, "type") == "Split" && byte_level(list[1], false)) {
+      expect("the pre-tokenizer's ", first, "behavior", {"Isolated"});
+      expect("the pre-tokenizer's ", first, "invert", {nullptr, false});
+      const Json& regex = member(member(first, "pattern"), "Regex");
+      if (const char* const known = split_by(regex)) return known;
+      wrong("the pre-tokenizer cuts by " + shown(regex) + ", which is not known");
+    }
     const std::string names = joined(list, ", ", [&](const Json& one) { return named(one); });
     wrong("the pre-tokenizer is a sequence of " + printable(names, 200));
   }
-  std::string split_of(const Json& split) const {
-    expect("the pre-tokenizer's ", split, "behavior", {"Isolated"});
-    expect("the pre-tokenizer's ", split, "invert", {nullptr, false});
-    const Json& regex = member(member(split, "pattern"), "Regex");
-    if (const char* const known = split_by(regex)) return known;
-    wrong("the pre-tokenizer cuts by " + shown(regex) + ", which is not known");
-  }
 
   void check_model() const {
-    const Json& model = member(file, "model");
     expect("the model's ", model, "type", {"BPE"});
     expect("the model's ", model, "dropout", {nullptr, 0, 0.0});
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -64,14 +65,12 @@ struct HfReader {
     for (const char* name : {"truncation", "padding"}) expect("its ", file, name, {nullptr});
   }
   void read_byte_level() {
-    const Json &normalizer = member(file, "normalizer"), &decoder = member(file, "decoder");
     parts.nfc = member(normalizer, "type") == "NFC";
     if (!normalizer.is_null() && !parts.nfc) wrong("its normalizer is " + named(normalizer));
     if (member(decoder, "type") != "ByteLevel") wrong("its decoder is " + named(decoder));
-    parts.pre = pre_split_of(member(file, "pre_tokenizer"));
-    const Json& model = member(file, "model");
+    parts.pre = pre_split();
     for (int byte = 0; byte < 256; byte++)  // for a byte that the vocabulary lacks an unknown token would stand
-      if (!model["vocab"].contains(gpt2_name(byte)))
+      if (!vocabulary.contains(gpt2_name(byte)))
         expect("the vocabulary lacks bytes, and the model's ", model, "unk_token", {nullptr});
   }
   // Llama 2's normalizer writes spaces as U+2581; Mistral's pre-tokenizer does the same.
@@ -81,18 +80,17 @@ struct HfReader {
                       read = {{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}},
                       normal = {{"type", "Sequence"}, {"normalizers", {prepend, write}}},
                       strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
-    const Json &normalizer = member(file, "normalizer"), &pre = member(file, "pre_tokenizer");
     if (normalizer == normal && pre.is_null()) parts.space_first = SpaceFirst::always;
     else if (!normalizer.is_null()) wrong("its normalizer is " + named(normalizer));
-    else parts.space_first = space_of_metaspace(pre);
+    else parts.space_first = space_of_metaspace();
     Json decoders = {read, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
     if (parts.space_first != SpaceFirst::nowhere) decoders.push_back(strip);
-    if (member(file, "decoder") != Json{{"type", "Sequence"}, {"decoders", decoders}})
+    if (decoder != Json{{"type", "Sequence"}, {"decoders", decoders}})
       wrong("its decoder is not that of Llama 2 or Mistral");
     for (size_t id = 0; id < parts.tokens.size(); id++)
       if (parts.types[id] == 1 && byte_of(parts.tokens[id]) >= 0) parts.types[id] = kByte;
   }
-  SpaceFirst space_of_metaspace(const Json& pre) const {
+  SpaceFirst space_of_metaspace() const {
     if (member(pre, "type") != "Metaspace") wrong("the pre-tokenizer is " + named(pre));
     expect("the pre-tokenizer's ", pre, "replacement", {kSpaceMark});
     expect("the pre-tokenizer's ", pre, "split", {false});
@@ -144,7 +142,6 @@ struct HfReader {
   }
 
   void read_vocabulary() {
-    const Json& vocabulary = member(member(file, "model"), "vocab");
     const Json& added = member(file, "added_tokens");
     if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where);
     if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where);
@@ -167,13 +164,13 @@ struct HfReader {
     expect(of, token, "special", {true, false});
     expect(of, token, "normalized", {true, false});
     expect(of, token, "normalized", {member(first, "normalized")});  // Hugging Face would seek them in two turns
-    if (!member(file, "normalizer").is_null()) expect(of, token, "normalized", {false});
+    if (!normalizer.is_null()) expect(of, token, "normalized", {false});
     put(name, id, member(token, "special").get<bool>() ? TokenType::control : TokenType::user_defined);
   }
 
   // "left right", or since 2024 ["left", "right"].
   void read_merges() {
-    const Json& merges = member(member(file, "model"), "merges");
+    const Json& merges = member(model, "merges");
     if (!merges.is_array()) refuse("no merges (model.merges)", where);
     for (const Json& merge : merges) {
       if (merge.is_string()) parts.merges.push_back(merge.get<std::string>());
@@ -188,12 +185,11 @@ struct HfReader {
 
 BpeParts parse_bpe(const std::string& text, const std::string& where) {
   HfReader reader{parse_json(text, where), where};
-  const Json& model = member(reader.file, "model");
   reader.check_model();
   reader.read_vocabulary();
   reader.read_merges();
-  reader.parts.ignore_merges = member(model, "ignore_merges") == true;
-  reader.parts.sentencepiece = member(model, "byte_fallback") == true;
+  reader.parts.ignore_merges = member(reader.model, "ignore_merges") == true;
+  reader.parts.sentencepiece = member(reader.model, "byte_fallback") == true;
   if (reader.parts.sentencepiece) reader.read_sentencepiece();
   else reader.read_byte_level();
   reader.read_post_processor(member(reader.file, "post_processor"));
