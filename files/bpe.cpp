@@ -27,37 +27,26 @@ namespace {
 // GPT-2's characters for bytes: a byte that can be seen is the code point of its number; the others, in order, are
 // U+0100, U+0101, ... So a token's name has no space and no control character.
 
-struct Alphabet {
-  static constexpr uint32_t kSize = 256 + 68;
-  std::array<uint32_t, 256> of_byte = {};
-  std::array<int, kSize> byte_of = {};  // -1: no byte's
-
-  constexpr Alphabet() {
-    for (size_t c = 0; c < kSize; c++) byte_of[c] = -1;
-    uint32_t next = 256;
-    for (uint32_t b = 0; b < 256; b++) {
-      const bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-      of_byte[b] = seen ? b : next++;
-      byte_of[of_byte[b]] = int(b);
-    }
+constexpr uint32_t kAlphabet = 256 + 68;
+constexpr std::array<int, kAlphabet> kByteOf = [] {  // by code point; -1: no byte's
+  std::array<int, kAlphabet> byte_of = {};
+  for (int& byte : byte_of) byte = -1;
+  size_t next = 256;
+  for (size_t b = 0; b < 256; b++) {
+    const bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    byte_of[seen ? b : next++] = int(b);
   }
-};
-constexpr Alphabet kAlphabet;
-
-// A code point below U+0800 in UTF-8.
-std::string utf8(uint32_t c) {
-  if (c < 0x80) return std::string(1, char(c));
-  return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};
-}
+  return byte_of;
+}();
 
 // The bytes that a normal token's name stands for. Returns false if it has another character, or none.
 bool bytes_of(const std::string& name, int type, std::string& bytes) {
   bytes.clear();
   for (size_t at = 0; at < name.size();) {
     const int n = code_point_bytes(name, at);
-    const uint32_t c = n ? code_point(name, at, n) : Alphabet::kSize;
-    if (c >= Alphabet::kSize || kAlphabet.byte_of[c] < 0) return false;
-    bytes += char(kAlphabet.byte_of[c]);
+    const uint32_t c = n ? code_point(name, at, n) : kAlphabet;
+    if (c >= kAlphabet || kByteOf[c] < 0) return false;
+    bytes += char(kByteOf[c]);
     at += size_t(n);
   }
   return type == kByte ? bytes.size() == 1 : !bytes.empty();
@@ -140,7 +129,11 @@ std::string token_name(int id, const std::string& name) { return filled("token {
 
 }  // namespace
 
-std::string gpt2_name(int byte) { return utf8(kAlphabet.of_byte[size_t(byte)]); }
+std::string gpt2_name(int byte) {
+  const auto c = std::find(kByteOf.begin(), kByteOf.end(), byte) - kByteOf.begin();  // below U+0800
+  if (c < 0x80) return std::string(1, char(c));
+  return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};
+}
 
 const char* split_by(const Json& regex) {
   const PreSplit* const found = row_of(kPreSplits, &PreSplit::regex, regex);
