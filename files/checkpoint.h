@@ -77,11 +77,8 @@ Config parse_config(const std::string& text, const std::string& where);
 
 inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
 
-// Flat arrays over one table of tensors, as a file has them: each tensor under prefix + name.
-struct FlatArray {
-  std::string prefix;
-  const float* flat;
-};
+// A flat array over a table of tensors, as a file has it: each tensor under prefix + name.
+using FlatArray = std::pair<std::string, const float*>;  // prefix, numbers
 // more: tensors beside the table's.
 void write_arrays(const std::string& path, const std::vector<TensorSpec>& table, const std::vector<FlatArray>& arrays,
                   const Metadata& metadata, const std::vector<TensorData>& more = {});
