@@ -19,15 +19,12 @@ template <int first, int bits, int plane>
 struct BlockBits {
   static constexpr int kBits = bits;
   static int of(const uint8_t* block, unsigned number) {
-    constexpr unsigned numbers = plane * 8 / bits;  // in a plane
+    constexpr unsigned numbers = plane * 8 / std::max(bits, 1);  // in a plane
     return block[first + number / numbers * plane + number % plane] >> number % numbers / plane * bits &
            ((1 << bits) - 1);
   }
 };
-struct NoBits {
-  static constexpr int kBits = 0;
-  static int of(const uint8_t*, unsigned) { return 0; }
-};
+using NoBits = BlockBits<0, 0, 1>;  // of each number 0
 
 // Where a block has its scales. All are products of a half-precision float and a whole number, which fp32 holds.
 enum class GgufScales {
