@@ -266,26 +266,6 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   return tensor;
 }
 
-void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
-  constexpr size_t kLongestKey = 65535, kLeast = 8 + 4 + 1;  // bytes of a key and its value
-  cursor.expect(count, kLeast, "keys");
-  for (uint64_t i = 0; i < count; i++) {
-    const std::string key = cursor.text(filled("key {} of the metadata", i + 1), kLongestKey);
-    const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
-    if (!file.metadata.emplace(key, value).second) file.wrong("the metadata name " + printable(key) + " twice");
-  }
-}
-
-void read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
-  constexpr size_t kLeast = 8 + 4 + 8 + 4 + 8;  // bytes of a tensor in the list
-  cursor.expect(count, kLeast, "tensors");
-  for (uint64_t i = 0; i < count; i++) {
-    file.tensors.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
-    const std::string& name = file.tensors.back().name;
-    if (!file.index.emplace(name, i).second) file.wrong("two tensors are called " + printable(name));
-  }
-}
-
 // Gives every tensor its place. The tensors begin at the next multiple of the alignment after the list.
 void place_tensors(GgufFile& file, const Cursor& cursor) {
   const size_t padding = (file.alignment - cursor.at % file.alignment) % file.alignment;
@@ -328,9 +308,21 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   file.version = cursor.number<uint32_t>("the version");
   if (file.version != 0 && file.version % 65536 == 0) file.wrong("a big-endian GGUF file", "give a little-endian one");
   if (file.version != 2 && file.version != 3) file.wrong(filled("GGUF version {}, expected 2 or 3", file.version));
-  const uint64_t tensors = cursor.number<uint64_t>("the header");
-  read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
-  read_tensors(file, cursor, tensors, types);
+  const uint64_t tensors = cursor.number<uint64_t>("the header"), keys = cursor.number<uint64_t>("the header");
+  constexpr size_t kLongestKey = 65535, kLeastKey = 8 + 4 + 1;  // bytes of a key and its value
+  cursor.expect(keys, kLeastKey, "keys");
+  for (uint64_t i = 0; i < keys; i++) {
+    const std::string key = cursor.text(filled("key {} of the metadata", i + 1), kLongestKey);
+    const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
+    if (!file.metadata.emplace(key, value).second) file.wrong("the metadata name " + printable(key) + " twice");
+  }
+  constexpr size_t kLeastTensor = 8 + 4 + 8 + 4 + 8;  // bytes of a tensor in the list
+  cursor.expect(tensors, kLeastTensor, "tensors");
+  for (uint64_t i = 0; i < tensors; i++) {
+    file.tensors.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
+    const std::string& name = file.tensors.back().name;
+    if (!file.index.emplace(name, i).second) file.wrong("two tensors are called " + printable(name));
+  }
 
   file.alignment = size_t(file.integer("general.alignment", 8, 1 << 30, 32));
   if (file.alignment & (file.alignment - 1))
