@@ -89,11 +89,8 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
   const auto require = [&](bool holds, const char* wrong) {
     if (!holds) refuse(std::string("not the n-grams of this model's text: ") + wrong, where, advice);
   };
-  NgramTrie trie;
-  trie.token = read_integers(file, "token", where);
-  trie.count = read_integers(file, "count", where);
-  trie.first = read_integers(file, "first", where);
-  trie.suffix = read_integers(file, "suffix", where);
+  const auto list = [&](const char* name) { return read_integers(file, name, where); };
+  NgramTrie trie = {list("token"), list("count"), list("first"), list("suffix"), {}};
   const auto& [token, count, first, suffix, level] = trie;
   require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
               suffix.size() <= token.size() && first.size() == suffix.size() + 1,
