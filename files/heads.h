@@ -55,23 +55,18 @@ struct HeadsFile {
                           int tokens = 0) const {
     const Expected own = tokens > 0 ? Expected{{"token", {tokens}}} : Expected();
     DrafterFile<Sizes> all = {sizes, read_arrays(tensors, table, {""}, path, own)[0]};
-    if (tokens > 0) all.token = read_own_tokens(config);
+    if (tokens > 0) {
+      all.token = read_integers(tensors, "token", path);
+      const std::set<int> ids(all.token.begin(), all.token.end());
+      if (ids.size() < all.token.size() || *ids.begin() < 0 || *ids.rbegin() >= config.vocab_size)
+        refuse(filled("its {} tokens are not different ones of this model", tokens), path, again);
+      const std::string tokenizer = said_by(tensors.metadata, "tokenizer");
+      if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
+        refuse("trained with a different tokenizer than the model's", path, again);
+    }
     check_origin(tensors.metadata, heads ? "the heads were trained" : "the drafter was trained", path, target_dir,
                  "drafts are right less often; train again" + how);
     return all;
-  }
-
- private:
-  std::vector<int> read_own_tokens(const Config& config) const {
-    std::vector<int> token = read_integers(tensors, "token", path);
-    std::vector<char> known(size_t(config.vocab_size), 0);
-    for (int id : token)
-      if (id < 0 || id >= config.vocab_size || std::exchange(known[size_t(id)], 1))
-        refuse(filled("its {} tokens are not different ones of this model", token.size()), path, again);
-    const std::string tokenizer = said_by(tensors.metadata, "tokenizer");
-    if (!target_dir.empty() && !tokenizer.empty() && tokenizer != tokenizer_hash(target_dir))
-      refuse("trained with a different tokenizer than the model's", path, again);
-    return token;
   }
 };
 
@@ -154,14 +149,12 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", file.path, file.again);
     return word(key) == "yes";
   };
-  ParallelSizes s;
-  s.n_embd = config.n_embd;
-  s.vocab_size = config.vocab_size;
-  s.n_head = parse_count(word("n_head"));
+  constexpr int kNotYet = 0;  // known, of the heads of keys
+  ParallelSizes s = {file.count("h.", 0, ".attn.c_attn.weight"), parse_count(word("n_head")), kNotYet, config.n_embd,
+                     config.vocab_size};
   s.ahead = parse_count(word("ahead"));
   s.window = parse_count(word("window"));
   s.tokens = file.own_tokens(config);
-  s.n_layer = file.count("h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0 || s.window == 1)
     refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
