@@ -8,13 +8,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The numbers of a tensor
 
-static Panels<AnyNumber> of_type(Dtype dtype) {
-  Panels<AnyNumber> panels;
-  panels.k = kBlockNumbers;
-  panels.n = 64;
-  panels.dtype = dtype;
-  return panels;
-}
+// (32, 64) numbers of that type, without memory.
+static Panels<AnyNumber> of_type(Dtype dtype) { return {nullptr, kBlockNumbers, 64, false, false, dtype}; }
 
 void read_scales(GgufScales scales, const uint8_t* block, int b, IntegerBlock& to) {
   const auto half = [&](int at) { return half_to_float(load<uint16_t>(block + at)); };
