@@ -35,9 +35,8 @@ static Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
   for (const Json& size : shape) {
     if (!size.is_number_unsigned()) bad("has a shape with " + shown(size) + ", expected whole numbers");
     const uint64_t n = size.get<uint64_t>();
-    if (n && count > data / n) bad("has a shape larger than the file");
+    if (n > data || (n && count > data / n)) bad("has a shape larger than the file");
     count *= n;
-    if (n > data) bad("has a shape larger than the file");
     tensor.shape.push_back(int64_t(n));
   }
 
