@@ -173,15 +173,13 @@ constexpr Harmless kHarmless[] = {
     {"tensor_data_layout", "\"Meta AI original pth\"|\"llama.cpp\"", "rotary rows in another order"},
 };
 
-std::string architecture_of(const GgufFile& file) { return file.text("general.architecture"); }
-
 bool among(const std::string& word, const std::string& words, char between) {
   const std::vector<std::string> all = split_at(words, between);
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
-void check_keys(const GgufFile& file) {
-  const std::string prefix = architecture_of(file) + ".";
+// prefix: of the keys of its architecture.
+void check_keys(const GgufFile& file, const std::string& prefix) {
   for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
     const std::string& key = at->first;
     if (key.compare(0, prefix.size(), prefix) != 0) break;
@@ -233,22 +231,9 @@ void check_shapes(const GgufFile& file, const Config& config) {
   }
 }
 
-// Throws unless the file is one whole model of a known architecture. Returns its family; null: GPT-2.
-const Family* check_kind(const GgufFile& file) {
-  const std::string architecture = architecture_of(file), type = file.text("general.type", "model");
-  const Family* const family = row_of(kFamilies, &Family::gguf, architecture);
-  if (!family && architecture != "gpt2")
-    file.wrong("a model of the architecture \"" + printable(architecture) + "\", expected llama, qwen2, qwen3 or gpt2",
-               kAnother);
-  if (type != "model") file.wrong("a file of type \"" + printable(type) + "\", expected \"model\"", kAnother);
-  if (file.integer("split.count", 0, 65535, 0) > 1)
-    file.wrong("one part of a model in several files", "join them with llama-gguf-split --merge");
-  return family;
-}
-
 // What scales the rotary positions: a tensor, or one factor for all pairs.
-std::vector<float> read_rope_factors(const GgufFile& file, int head_size) {
-  const std::string prefix = architecture_of(file) + ".rope.", type = file.text(prefix + "scaling.type", "linear");
+std::vector<float> read_rope_factors(const GgufFile& file, const std::string& prefix, int head_size) {
+  const std::string type = file.text(prefix + "scaling.type", "linear");
   const double factor = file.number(prefix + "scaling.factor", file.number(prefix + "scale_linear", 1.0));
   std::vector<float> factors;
   if (const GgufTensor* const tensor = file.find(kRopeFactors)) {
@@ -270,9 +255,16 @@ std::vector<float> read_rope_factors(const GgufFile& file, int head_size) {
 }  // namespace
 
 Config read_gguf_header(const GgufFile& file) {
-  const Family* const family = check_kind(file);
-  check_keys(file);
-  const std::string prefix = architecture_of(file) + ".";
+  const std::string architecture = file.text("general.architecture"), prefix = architecture + ".",
+                    type = file.text("general.type", "model");
+  const Family* const family = row_of(kFamilies, &Family::gguf, architecture);  // null: GPT-2
+  if (!family && architecture != "gpt2")
+    file.wrong("a model of the architecture \"" + printable(architecture) + "\", expected llama, qwen2, qwen3 or gpt2",
+               kAnother);
+  if (type != "model") file.wrong("a file of type \"" + printable(type) + "\", expected \"model\"", kAnother);
+  if (file.integer("split.count", 0, 65535, 0) > 1)
+    file.wrong("one part of a model in several files", "join them with llama-gguf-split --merge");
+  check_keys(file, prefix);
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
     return int(file.integer(prefix + key, 1, INT32_MAX, otherwise));
   };
@@ -315,7 +307,7 @@ Config read_gguf_header(const GgufFile& file) {
   };
   h.norm_epsilon = above_0(prefix + "attention.layer_norm_" + (family ? "rms_epsilon" : "epsilon"));
   h.rope_theta = above_0(prefix + "rope.freq_base", 10000.0);
-  if (family) h.rope_factors = read_rope_factors(file, h.head_dim);
+  if (family) h.rope_factors = read_rope_factors(file, prefix + "rope.", h.head_dim);
 
   h.tied = !file.find("output.weight");
   const GgufTensor& embedding = file.tensor("token_embd.weight");
