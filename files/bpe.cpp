@@ -91,16 +91,6 @@ constexpr PreSplit kPreSplits[] = {
     {"default", kDefault},
 };
 
-// The pattern for PCRE2. What `\s` is for Hugging Face, within brackets: Unicode's White_Space. PCRE2's has U+180E too.
-std::string for_pcre2(std::string regex) {
-  const std::string kSpaces =
-      "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
-  const std::pair<const char*, std::string> forms[] = {
-      {"[^\\s", "[^" + kSpaces}, {"\\s", "[" + kSpaces + "]"}, {"\\S", "[^" + kSpaces + "]"}};
-  for (const auto& [form, ours] : forms) regex = replaced(regex, form, ours);
-  return regex;
-}
-
 std::string message_of_pcre2(int code) {
   char message[120];
   pcre2_get_error_message(code, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
@@ -112,7 +102,13 @@ std::shared_ptr<const pcre2_code> compile_split(const std::string& pre, const st
   if (!found)
     refuse("the pre-split \"" + printable(pre) + "\" is not known", where,
            "give a model whose pre-split is one of " + joined(column(kPreSplits, &PreSplit::name)));
-  const std::string pattern = for_pcre2(found->regex);
+  // What `\s` is for Hugging Face, within brackets: Unicode's White_Space. PCRE2's has U+180E too.
+  const std::string kSpaces =
+      "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+  const std::pair<const char*, std::string> forms[] = {
+      {"[^\\s", "[^" + kSpaces}, {"\\s", "[" + kSpaces + "]"}, {"\\S", "[^" + kSpaces + "]"}};
+  std::string pattern = found->regex;  // for PCRE2
+  for (const auto& [form, ours] : forms) pattern = replaced(pattern, form, ours);
   int error;
   PCRE2_SIZE at;
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.c_str()), pattern.size(),
@@ -147,7 +143,12 @@ bool is_llama3(const std::string& pre) {
 
 Bpe::Bpe(const BpeParts& parts, const std::string& where) : settings(parts) {
   const Ids ids = read_tokens(parts, where);
-  read_bytes(ids, where);
+  for (int byte = 0; byte < 256; byte++) {
+    const auto found = ids.find(settings.sentencepiece ? byte_name(byte) : gpt2_name(byte));
+    byte_id_[size_t(byte)] = found == ids.end() ? -1 : found->second;
+    if (found == ids.end() && (settings.sentencepiece || !rare(byte)))
+      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
+  }
   for (const auto& [name, id] : ids) {  // no text of SentencePiece's has a name with a space, or that of a byte
     const bool found = !settings.sentencepiece || (parts.types[size_t(id)] != kByte && name.find(' ') == name.npos);
     if ((settings.sentencepiece || settings.ignore_merges) && found && type(id) == TokenType::normal)
@@ -196,15 +197,6 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
     std::stable_sort(list.begin(), list.end(),
                      [&](int a, int b) { return bytes_[size_t(a)].size() > bytes_[size_t(b)].size(); });
   return id_of;
-}
-
-void Bpe::read_bytes(const Ids& ids, const std::string& where) {
-  for (int byte = 0; byte < 256; byte++) {
-    const auto found = ids.find(settings.sentencepiece ? byte_name(byte) : gpt2_name(byte));
-    byte_id_[size_t(byte)] = found == ids.end() ? -1 : found->second;
-    if (found == ids.end() && (settings.sentencepiece || !rare(byte)))
-      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
-  }
 }
 
 void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& where) {

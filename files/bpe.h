@@ -118,7 +118,6 @@ class Bpe {
   using Ids = std::unordered_map<std::string_view, int>;  // by what the file calls a token
   Bpe(const Bpe&) = delete;                               // whole_ points into bytes_
   Ids read_tokens(const BpeParts& parts, const std::string& where);
-  void read_bytes(const Ids& ids, const std::string& where);
   void read_merges(const BpeParts& parts, const Ids& ids, const std::string& where);
   void merge_by_scores(const BpeParts& parts, const std::string& where);
   int special_at(std::string_view text, size_t at) const;
