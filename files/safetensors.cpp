@@ -140,44 +140,48 @@ static SafeTensors read_parts(const std::string& path, bool tensors) {
 SafeTensors read_safetensors(const std::string& path) { return read_parts(path, true); }
 SafeTensors read_header(const std::string& path) { return read_parts(path, false); }
 
-// The pieces of a file of these tensors: the header, which is put into `text` and ends at a multiple of 8 bytes; their
-// data.
-static Pieces pieces_of(const std::vector<TensorData>& tensors, const Metadata& metadata, std::string& text) {
+static size_t bytes_of(const TensorData& tensor) { return numbers_in(tensor.shape) * dtype_size(tensor.dtype); }
+
+// The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
+static std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  Pieces pieces = {""};
   size_t end = 0;
   for (const TensorData& tensor : tensors) {
     const size_t begin = end;
-    end += numbers_in(tensor.shape) * dtype_size(tensor.dtype);
+    end += bytes_of(tensor);
     header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-    pieces.push_back({static_cast<const char*>(tensor.data), end - begin});
   }
-  text = header.dump();
+  std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
-  text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
-  pieces[0] = text;
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
+static Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+  Pieces pieces = {header};
+  for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
   return pieces;
 }
 
 std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
-  std::string header, bytes;
-  for (std::string_view piece : pieces_of(tensors, metadata, header)) bytes += piece;
+  const std::string header = safetensors_header(tensors, metadata);
+  std::string bytes;
+  for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
 }
 
 Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
   metadata["format"] = "pt";
   metadata["hash"] = kNoDigits;
-  std::string header;
-  metadata["hash"] = hash_of(pieces_of(tensors, metadata, header));
+  const std::string header = safetensors_header(tensors, metadata);
+  metadata["hash"] = hash_of(pieces_of(header, tensors));
   return metadata;
 }
 
 void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors, const Metadata& metadata) {
-  std::string header;
-  write_file(path, pieces_of(tensors, with_hash(tensors, metadata), header));
+  const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
+  write_file(path, pieces_of(header, tensors));
 }
 
 void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
