@@ -9,7 +9,7 @@ namespace nanospec {
 // The numbers of a tensor
 
 // (32, 64) numbers of that type, without memory.
-static Panels<AnyNumber> of_type(Dtype dtype) { return {nullptr, kBlockNumbers, 64, false, false, dtype}; }
+static Panels<AnyNumber> of_type(Dtype dtype) { return {.k = kBlockNumbers, .n = 64, .dtype = dtype}; }
 
 void read_scales(GgufScales scales, const uint8_t* block, int b, IntegerBlock& to) {
   const auto half = [&](int at) { return half_to_float(load<uint16_t>(block + at)); };

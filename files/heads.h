@@ -149,9 +149,10 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", file.path, file.again);
     return word(key) == "yes";
   };
-  constexpr int kNotYet = 0;  // known, of the heads of keys
-  ParallelSizes s = {file.count("h.", 0, ".attn.c_attn.weight"), parse_count(word("n_head")), kNotYet, config.n_embd,
-                     config.vocab_size};
+  ParallelSizes s = {.n_layer = file.count("h.", 0, ".attn.c_attn.weight"),
+                     .n_head = parse_count(word("n_head")),
+                     .n_embd = config.n_embd,
+                     .vocab_size = config.vocab_size};
   s.ahead = parse_count(word("ahead"));
   s.window = parse_count(word("window"));
   s.tokens = file.own_tokens(config);
