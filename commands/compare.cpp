@@ -123,11 +123,9 @@ int compare_command(int argc, char** argv) {
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
   check_methods(c.methods, c.options);
   c.choose_plain();
-  const std::vector<Asked> asked = read_asked(c.options);
-  for (const Asked& one : asked) c.prompts.push_back(one.prompt);
+  c.prompts = read_asked(c.options);
 
   Engine engine(c.options.settings);
-  c.tokens = encoded(engine, c.options, asked);
   watch_interrupts();
   Progress progress(c.options.settings.quiet);
   const std::vector<Outcome> outcomes = run_all(c, engine, [&](const std::string& doing, double done) {

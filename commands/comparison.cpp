@@ -23,13 +23,12 @@ std::vector<Tokens> encoded(const Engine& engine, const Options& options, const 
 }
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  const std::vector<Tokens> prompts =
-      c.tokens.empty() ? encoded(engine, c.options, {c.prompts.begin(), c.prompts.end()}) : c.tokens;
+  const std::vector<Tokens> prompts = encoded(engine, c.options, c.prompts);
   Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
   const auto decode = [&](const Method& method, size_t prompt, const std::string& doing) {
-    std::string text = c.prompts[prompt];
+    std::string text = c.prompts[prompt].prompt;
     const auto on_token = [&](int token, bool) {
       text += engine.decode(token);
       report(doing, std::max(done / total, clock.now() / c.most_seconds));
@@ -92,7 +91,7 @@ OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std:
                             const OrderedJson& more) {
   OrderedJson json = settings_json(trial.options, engine);
   json["repeats"] = outcomes[trial.plain].runs.size();
-  json["prompts"] = trial.prompts;
+  for (const Asked& one : trial.prompts) json["prompts"].push_back(one.prompt);
   json.update(more);
   for (size_t m = 0; m < outcomes.size(); m++) {
     const Outcome& outcome = outcomes[m];

@@ -15,8 +15,7 @@ struct Trial {
   Options options;
   std::vector<Method> methods;
   size_t plain = 0;  // the method that the others are measured against
-  std::vector<std::string> prompts;
-  std::vector<Tokens> tokens = {};  // the prompts', where encode_prompt() would make others
+  std::vector<Asked> prompts;
   int repeats = 5;
   bool by_prompt = false;  // all methods on one prompt before the next: the runs of a pair lie nearer together
   bool own_noise = false;  // each prompt has noise of its own; else equal places of all prompts meet the same

@@ -60,10 +60,12 @@ void Bench::conclude() const {
   write_json("evenness", {{"unevenness", uneven}});
 }
 
-void Bench::show(const std::string& doing, double done) const {
-  if (!progress->due()) return;
-  const std::string left = time_left(before + done * seconds, all_seconds, progress->seconds());
-  progress->show(section + ": " + doing + (left.empty() ? "" : ", " + left));
+bool Bench::show(const std::string& doing, double done) const {
+  if (progress->due()) {
+    const std::string left = time_left(before + done * seconds, all_seconds, progress->seconds());
+    progress->show(section + ": " + doing + (left.empty() ? "" : ", " + left));
+  }
+  return !interrupted();
 }
 
 void Bench::print(const std::string& heading, const std::string& table) {
@@ -185,8 +187,7 @@ Command describe(Bench& b, std::string& only, bool& alone) {
 void measure_machine(Bench& bench) {
   bench.roofline =
       measure_roofline(bench.machine, bench.options.settings.threads, bench.quick ? 2 : 21, [&](double done) {
-        bench.show("reading and multiplying", done);
-        return !interrupted() || done == 0;  // one run at least: figures beat none
+        return bench.show("reading and multiplying", done) || done == 0;  // one run at least: figures beat none
       });
   const Roofline& r = bench.roofline;
   const std::string all = "all " + std::to_string(r.threads);

@@ -71,8 +71,8 @@ struct Bench {
   void conclude() const;
 
   // A progress line, where it is time for one: what the section does, how much of it is done (0 to 1), what is left to
-  // do.
-  void show(const std::string& doing, double done) const;
+  // do. False after Ctrl-C.
+  bool show(const std::string& doing, double done) const;
   // Prints a table under a heading.
   void print(const std::string& heading, const std::string& table);
   // OUT/NAME.json, with the machine and its limits beside the section's own figures, and OUT/NAME.svg.

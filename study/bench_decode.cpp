@@ -58,20 +58,13 @@ void bench_decode(Bench& bench) {
 
 namespace {
 
-// Questions of each kind, at most so many, in the model's chat template.
-std::vector<Text> read_kinds(const Subject& subject, size_t most) {
-  const Tokenizer& tokenizer = subject.engine.tokenizer();
-  const std::vector<std::string>& symbols = tokenizer.bpe ? tokenizer.bpe->symbols() : tokenizer.symbols;
+// Questions of each kind, at most so many.
+std::vector<Text> read_kinds(size_t most) {
   std::vector<Text> kinds;
   for (const std::string& line : split_at(read_file(kQuestions), '\n')) {
     const Json question = parse_json(line, kQuestions);
     if (kinds.empty() || kinds.back().name != question.at("kind")) kinds.push_back({question.at("kind"), {}});
-    Text& kind = kinds.back();
-    if (kind.prompts.size() == most) continue;
-    kind.prompts.push_back(question.at("prompt"));
-    kind.tokens.push_back(encode_prompt(subject.engine, subject.options, kind.prompts.back(), "a question"));
-    // With the text of control tokens.
-    kind.asked.push_back(joined(kind.tokens.back(), "", [&](int token) { return symbols[size_t(token)]; }));
+    if (kinds.back().prompts.size() < most) kinds.back().prompts.push_back(question.at("prompt"));
   }
   return kinds;
 }
@@ -97,7 +90,7 @@ void bench_kinds(Bench& bench) {
   const std::string missing = kinds_missing(bench.options.settings.model);
   if (!missing.empty()) return bench.print(kKinds.question, left_out(missing));
   Subject subject(asking(bench.options));
-  run_topic(bench, subject, kKinds, read_kinds(subject, bench.quick ? 1 : SIZE_MAX), kKinds.question);
+  run_topic(bench, subject, kKinds, read_kinds(bench.quick ? 1 : SIZE_MAX), kKinds.question);
 }
 
 void run_seeds(Bench& bench) {
@@ -109,13 +102,9 @@ void run_seeds(Bench& bench) {
   Options options = asking(bench.options);
   for (const Topic& topic : kSeeds) make_room(options.settings, methods_of(topic.methods, {}));
   Subject subject(options);
-  const std::vector<Text> kinds = read_kinds(subject, bench.quick ? 1 : kEachKind);
+  const std::vector<Text> kinds = read_kinds(bench.quick ? 1 : kEachKind);
   Text all = {"all kinds", {}};
-  for (const Text& kind : kinds) {
-    all.prompts.insert(all.prompts.end(), kind.prompts.begin(), kind.prompts.end());
-    all.tokens.insert(all.tokens.end(), kind.tokens.begin(), kind.tokens.end());
-    all.asked.insert(all.asked.end(), kind.asked.begin(), kind.asked.end());
-  }
+  for (const Text& kind : kinds) all.prompts.insert(all.prompts.end(), kind.prompts.begin(), kind.prompts.end());
   bench.seconds /= double(kSeeds.size());
   for (const Topic& topic : kSeeds)
     if (!interrupted())

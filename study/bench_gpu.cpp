@@ -108,10 +108,7 @@ void bench_gpu(Bench& bench) {
   if (const std::string missing = gpu_missing(); !missing.empty()) return bench.print("GPU", left_out(missing));
   const int runs = bench.quick ? 2 : 3 * bench.repeats;
   const auto working = [&](const Stretch& stretch) {
-    return [&bench, stretch](const std::string& doing, double done) {
-      bench.show(doing, stretch.at(done));
-      return !interrupted();
-    };
+    return [&bench, stretch](const std::string& doing, double done) { return bench.show(doing, stretch.at(done)); };
   };
   OrderedJson json;
   const GpuFacts facts = gpu_facts();

@@ -57,8 +57,7 @@ std::string updates_text(Bench& bench, bool cuda, double peak, const Stretch& st
     const Config& c = sizes[i].config;
     const int pairs = bench.quick ? 2 : (i == 0 || cuda ? 10 : 2) * bench.repeats;
     const UpdateTimes times = measure_update(c, kSequences, pairs, threads, [&](double done) {
-      bench.show("an update of " + name, stretch.at((double(i) + done) / double(sizes.size())));
-      return !interrupted();
+      return bench.show("an update of " + name, stretch.at((double(i) + done) / double(sizes.size())));
     });
     if (interrupted()) return "";
     double flops = 0;

@@ -1,6 +1,5 @@
 // study/exact.cpp: holds every verification rule against what it promises, and prints what came of it.
 
-#include "commands/commands.h"
 #include "study/exactness.h"
 #include "study/study.h"
 

@@ -1,7 +1,6 @@
 // study/experiments.cpp: repeats the literature's experiments on the models that are there: see experiments.h.
 
 #include "study/experiments.h"
-#include "files/origin.h"
 #include "study/study.h"
 
 namespace nanospec {
@@ -94,7 +93,8 @@ void choose_drafter(Lab& lab) {
     missing = "left out: a smaller model as drafter: there is one model here: make experiments trains a second\n";
   if (lab.drafter.empty()) lab.drafter = "gpt:" + lab.drafter_model;
   Subject& target = lab.target();
-  const Tokens prompt = target.engine.encode_prompt(lab.held_out(1).at(0), "a prompt of " + lab.data);
+  const Tokens prompt = target.engine.encode_prompt(
+      prompts_of(lab.text, held_out_begin(lab.text), 1, kHeldOutBytes).at(0), "a prompt of " + lab.data);
   if (missing.empty() && !target.usable({matched(lab.drafter, "chain:4")}, prompt, missing).empty()) return;
   print_out(missing + "The trained drafter is " + kStrong + " instead.\n\n", true);
   lab.drafter = kStrong;

@@ -38,9 +38,6 @@ struct Lab : Bench {  // options: the target's
   // gives fifty times the text.
   Subject& target(bool small = false);
 
-  // Prompts of so many bytes: from the data's last tenth, which no model and no drafter was trained on, evenly.
-  std::vector<std::string> held_out(int count, size_t bytes = 64) const;
-
  private:
   std::map<std::string, Subject> targets_;  // by model
 };
@@ -132,8 +129,6 @@ extern const std::vector<Topic> kTopics, kSeeds;
 struct Text {
   std::string name;
   std::vector<std::string> prompts;
-  std::vector<Tokens> tokens = {};      // of the prompts, where they are not the engine's own encoding
-  std::vector<std::string> asked = {};  // and the text of these tokens
 };
 
 // Runs a topic, which may take bench.seconds: its methods on each text at each temperature. Prints all tables below the

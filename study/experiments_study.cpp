@@ -52,10 +52,6 @@ Subject& Lab::target(bool small) {
   return targets_.try_emplace(its.settings.model, its).first->second;
 }
 
-std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
-  return prompts_of(text, held_out_begin(text), count, bytes);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
@@ -128,7 +124,7 @@ namespace {
 // plan.share of what plain decoding takes.
 int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, double seconds) {
   if (plan.fewest == plan.most) return plan.most;
-  const Tokens prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
+  const Tokens prompt = engine.encode_prompt(trial.prompts[0].prompt, "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
     const Stats stats =
@@ -146,7 +142,7 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
 Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods, const Text& text,
                      Plan plan, float temperature, double seconds, const Stretch& stretch) {
   if (plan.repeats == 0) plan.repeats = bench.repeats;
-  Experiment study = {&subject.engine, {subject.options, methods, 0, text.prompts, text.tokens}, {}};
+  Experiment study = {&subject.engine, {subject.options, methods, 0, {text.prompts.begin(), text.prompts.end()}}, {}};
   Trial& trial = study.trial;
   trial.options.sampling.temperature = temperature;
   trial.choose_plain();
@@ -227,7 +223,7 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
   std::vector<Text> texts;
   for (const std::string& name : split_at(names, ',')) {
     Text text = {name, {}};
-    if (name == "held-out") text.prompts = lab.held_out(n, bytes);
+    if (name == "held-out") text.prompts = prompts_of(lab.text, held_out, n, bytes);
     if (name == "seen") text.prompts = prompts_of(lab.text.substr(0, held_out), 0, n, bytes);
     if (name == "foreign" && lab.readme.size() > 2 * bytes) text.prompts = prompts_of(lab.readme, 0, n, bytes);
     if (name == "prose") text.prompts = passages_of(lab.text, held_out, n, bytes, 0, 0);
@@ -238,7 +234,8 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
                  " prompts: " + (name == "foreign" ? "there is no README.md here" : "the text has no such passages") +
                  "\n";
   }
-  if (texts.empty()) texts.push_back({"held-out", lab.held_out(n, std::min(bytes, (lab.text.size() - held_out) / 2))});
+  if (texts.empty())
+    texts.push_back({"held-out", prompts_of(lab.text, held_out, n, std::min(bytes, (lab.text.size() - held_out) / 2))});
   return texts;
 }
 
@@ -322,17 +319,15 @@ std::string topic_picture(const std::vector<Experiment>& studies, const std::vec
 
 void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::vector<Text>& texts,
                const std::string& heading, std::string missing, const std::map<char, std::string>& words) {
-  const Text& first = texts.at(0);
-  std::vector<Method> methods = subject.usable(
-      methods_of(topic.methods, words),
-      first.tokens.empty() ? subject.engine.encode_prompt(first.prompts.at(0), "a prompt") : first.tokens.at(0),
-      missing);
+  const Tokens first = encode_prompt(subject.engine, subject.options, texts.at(0).prompts.at(0), "a prompt");
+  std::vector<Method> methods = subject.usable(methods_of(topic.methods, words), first, missing);
   if (methods.empty()) return bench.print(heading, missing);
   if (bench.quick && methods.size() > 40) methods.resize(40);
   const double share = 1.0 / double(texts.size() * topic.plan.temperatures.size());
   std::vector<Experiment> studies;
   std::string tables;
   OrderedJson json, over;
+  const auto text_of = [&](int token) { return subject.engine.decode(token); };
   for (float temperature : topic.plan.temperatures)
     for (const Text& text : texts) {
       studies.push_back(run_study(bench, subject, methods, text, topic.plan, temperature, bench.seconds * share,
@@ -345,7 +340,9 @@ void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::ve
                 (temperature > 0 ? "" : kLoops) + study_table(study, topic, over) + "\n";
       json["studies"].push_back(study.json());
       json["studies"].back()["text"] = text.name;
-      if (!text.asked.empty()) json["studies"].back()["asked"] = text.asked;
+      if (!subject.options.chat) continue;
+      for (const Tokens& prompt : encoded(subject.engine, subject.options, study.trial.prompts))  // with control tokens
+        json["studies"].back()["asked"].push_back(joined(prompt, "", text_of));
     }
   if (!over.is_null()) json["over_base"] = over;
   bench.print(heading, tables + missing);

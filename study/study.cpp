@@ -1,15 +1,12 @@
 // study/study.cpp: the program build/study: the table of its commands. nanospec hands over to it.
 #include "study/study.h"
 
-#include "commands/cli.h"
-#include "files/words.h"
-
 namespace nanospec {
 namespace {
 
 struct StudyCommand {
   const char* name;
-  int (*run)(int argc, char** argv);
+  CommandFunction* run;
 };
 constexpr StudyCommand kCommands[] = {{"bench", bench_command},
                                       {"experiments", experiments_command},

@@ -14,12 +14,11 @@
 // it a line in kCommands of study.cpp, and one in that of commands/program.cpp.
 #pragma once
 
+#include "commands/commands.h"
+
 namespace nanospec {
 
 // Each returns the exit status and throws as run_program() (commands/cli.h) wants it.
-int bench_command(int argc, char** argv);
-int experiments_command(int argc, char** argv);
-int exact_command(int argc, char** argv);
-int diagnose_command(int argc, char** argv);
+CommandFunction bench_command, experiments_command, exact_command, diagnose_command;
 
 }  // namespace nanospec

@@ -225,7 +225,7 @@ TEST_CASE(
   calls.clear();
   Trial trial;
   trial.methods = parse_methods("none; bigram chain:2", 64);
-  trial.prompts = {"A", "B", "C"};
+  trial.prompts = {{"A"}, {"B"}, {"C"}};
   trial.repeats = 2, trial.by_prompt = trial.own_noise = true;
   trial.options.max_new_tokens = 4;
   Engine engine(trial.options.settings);

@@ -72,7 +72,7 @@ Outcome outcome_of(const std::vector<std::vector<Stats>>& repeats) {
 Experiment made_up_study() {
   Experiment study;
   study.trial.methods = {kPlain, matched("bigram", "chain:2"), matched("bigram", "best-first", 8)};
-  study.trial.prompts = {"a", "b"};
+  study.trial.prompts = {{"a"}, {"b"}};
   study.outcomes = {outcome_of({{made_up(10, 10, 0, 1), made_up(10, 10, 0, 2)},
                                 {made_up(10, 10, 0, 3), made_up(10, 10, 0, 6)},
                                 {made_up(10, 10, 0, 1), made_up(10, 10, 0, 2)}}),
@@ -174,5 +174,6 @@ TEST_CASE("experiments: prompts are whole characters, at the beginning of lines,
   CHECK(prompts_of("", 0, 3, 20).empty());
   Lab lab;
   lab.text = std::string(900, 'x') + std::string(100, 'y');
-  for (const std::string& prompt : lab.held_out(4, 10)) CHECK(prompt == "yyyyyyyyyy");  // its last tenth alone
+  for (const std::string& prompt : prompts_of(lab.text, held_out_begin(lab.text), 4, 10))
+    CHECK(prompt == "yyyyyyyyyy");  // its last tenth alone
 }
