@@ -13,11 +13,7 @@ struct Examination {
   Options options;
   std::string json_file, svg_file;
   std::vector<Asked> prompts;
-};
-
-// What came of it.
-struct Examined {
-  Diagnosis diagnosis;
+  std::optional<Diagnosis> diagnosis;  // what came of it, and `stats`
   Stats stats;
 };
 
@@ -44,10 +40,10 @@ Command describe(Examination& e) {
 // ---------------------------------------------------------------------------------------------------------------
 // Finding out
 
-Examined examine(const Examination& e, Engine& engine) {
+void examine(Examination& e, Engine& engine) {
   const Options& o = e.options;
-  Examined f = {Diagnosis(parse_shape(o.method.shape, o.settings.budget)), {}};
-  const auto on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
+  e.diagnosis.emplace(parse_shape(o.method.shape, o.settings.budget));
+  const auto on_iteration = [&](const IterationReport& report) { e.diagnosis->add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.settings.quiet);
@@ -58,9 +54,8 @@ Examined examine(const Examination& e, Engine& engine) {
     return true;
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++)  // each with noise of its own
-    add(f.stats,
+    add(e.stats,
         continue_text(engine, o, o.method, prompts[p], o.max_new_tokens, on_token, {on_iteration}, uint32_t(p)).stats);
-  return f;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -177,15 +172,15 @@ std::string time_table(const Stats& stats) {
          format_table(rows, "lrrr");
 }
 
-std::string report_text(const Examination& e, const Engine& engine, const Examined& f) {
-  const Stats& s = f.stats;
+std::string report_text(const Examination& e, const Engine& engine) {
+  const Stats& s = e.stats;
   std::string text =
       filled("{}\n{}: {} in {}, {} each, {} nodes each, {} tok/s\n", circumstances(e.options, engine, e.prompts.size()),
              method_text(e.options.method), count(s.tokens, "token"), count(s.target_forwards, "forward"),
              decimals(ratio(s.tokens, s.target_forwards), 2), decimals(ratio(s.drafted_nodes, s.target_forwards), 1),
              thousands(ratio(s.tokens, s.seconds)));
   for (auto table : {stops_table, entropy_table, accuracy_table, reliability_table, nodes_table})
-    text += "\n" + table(f.diagnosis);
+    text += "\n" + table(*e.diagnosis);
   return text + "\n" + time_table(s);
 }
 
@@ -207,9 +202,9 @@ OrderedJson forecast_json(const Forecast& forecast) {
   return {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}, {"tenths", tenths}};
 }
 
-std::string report_json(const Examination& e, const Engine& engine, const Examined& f) {
-  const Diagnosis& d = f.diagnosis;
-  OrderedJson json = stats_json(engine, f.stats);
+std::string report_json(const Examination& e, const Engine& engine) {
+  const Diagnosis& d = *e.diagnosis;
+  OrderedJson json = stats_json(engine, e.stats);
   json.update(method_json(e.options.method));
   json.update(settings_json(e.options, engine));
   for (const Asked& one : e.prompts) json["prompts"].push_back(one.prompt);
@@ -284,8 +279,8 @@ Panel nodes_panel(const Diagnosis& d) {
   return {"Nodes by depth", "depth below the root", "nodes", {drafted, accepted}};
 }
 
-std::string picture(const Examination& e, const Engine& engine, const Examined& f) {
-  const Diagnosis& d = f.diagnosis;
+std::string picture(const Examination& e, const Engine& engine) {
+  const Diagnosis& d = *e.diagnosis;
   const std::string charts =
       chart_picture("Why drafts are accepted or not: " + method_text(e.options.method),
                     circumstances(e.options, engine, e.prompts.size()),
@@ -297,13 +292,13 @@ std::string picture(const Examination& e, const Engine& engine, const Examined& 
     bars.push_back({name, {100 * ratio(part, all)}, share(part, all), kColours[0]});
   };
   for (const auto& [name, seconds] : kTimes)
-    if (seconds != &Stats::seconds) add(time, name, f.stats.*seconds, f.stats.seconds);
+    if (seconds != &Stats::seconds) add(time, name, e.stats.*seconds, e.stats.seconds);
   for (size_t i = 0; i < kStopKinds; i++) add(stops, kStops[i], double(d.stops[i]), double(d.forwards));
   return svg_below_each_other(
       {charts,
        interval_picture("Why each forward committed no more", "", {"percent of " + count(d.forwards, "forward")},
                         stops),
-       interval_picture("Where the time went", "", {"percent of " + duration(f.stats.seconds)}, time)});
+       interval_picture("Where the time went", "", {"percent of " + duration(e.stats.seconds)}, time)});
 }
 
 }  // namespace
@@ -318,12 +313,12 @@ int diagnose_command(int argc, char** argv) {
 
   Engine engine(e.options.settings);
   watch_interrupts();
-  const Examined f = examine(e, engine);
-  if (f.diagnosis.forwards == 0)
+  examine(e, engine);
+  if (e.diagnosis->forwards == 0)
     refuse("there is nothing to tell", "nanospec diagnose", "let it run, and give --max_new_tokens of at least 1");
-  print_out(report_text(e, engine, f), true);
-  if (!e.json_file.empty()) write_file(e.json_file, report_json(e, engine, f));
-  if (!e.svg_file.empty()) write_file(e.svg_file, picture(e, engine, f));
+  print_out(report_text(e, engine), true);
+  if (!e.json_file.empty()) write_file(e.json_file, report_json(e, engine));
+  if (!e.svg_file.empty()) write_file(e.svg_file, picture(e, engine));
   return interrupted() ? stopped(" early") : 0;
 }
 

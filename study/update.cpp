@@ -15,8 +15,8 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   const double halves = sequences > 1 ? 2 : 1;                   // each has a gradient; the second is added
   constexpr auto kForward = UpdateWork::kForward, kBackward = UpdateWork::kBackward, kAnyTime = UpdateWork::kAnyTime;
   std::vector<UpdateWork> work;
-  const auto row = [&](const char* name, UpdateWork::When when, const std::vector<std::type_index>& types,
-                       double numbers, double multiply_adds = 0) {
+  const auto row = [&](const char* name, const std::vector<std::type_index>& types, double numbers,
+                       double multiply_adds = 0, UpdateWork::When when = UpdateWork::kAnyTime) {
     work.push_back({name, 2 * multiply_adds, 4 * numbers, when, types});
   };
   const auto product = [&](const std::string& name, UpdateWork::When when, const std::type_info& type, double layers,
@@ -32,38 +32,35 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
     product(name + ": weight", kAnyTime, typeid(MatmulGradient<float>), layers, in, out);
     product(name + ": input", kBackward, typeid(Matmul<float, float>), layers, turned ? in : out, turned ? out : in);
   };
-  row("embedding", kForward, {typeid(Embed<float>)}, R * C + (V + T) * C);
-  row("norms", kForward, {typeid(Norm<float>)}, (2 * L + 1) * 2 * R * C);
+  row("embedding", {typeid(Embed<float>)}, R * C + (V + T) * C);
+  row("norms", {typeid(Norm<float>)}, (2 * L + 1) * 2 * R * C, 0, kForward);
   forward("qkv", L, C, Q);
-  row("attention", kForward, {typeid(Attention<float>)}, L * (R * Q + R * A + R * H), L * 2 * seen);
+  row("attention", {typeid(Attention<float>)}, L * (R * Q + R * A + R * H), L * 2 * seen);
   forward("proj", L, A, C);
   forward("fc", L, C, G);
-  row("GELU", kForward, {typeid(BiasGelu<float>)}, L * (R * G + R * F));
+  row("GELU", {typeid(BiasGelu<float>)}, L * (R * G + R * F));
   forward("fc_proj", L, F, C);
-  row("residual joins", kForward, {typeid(JoinResidual<float>)}, 2 * L * 2 * R * C);
+  row("residual joins", {typeid(JoinResidual<float>)}, 2 * L * 2 * R * C);
   forward("head", 1, C, V);
-  row("loss", kBackward, {typeid(CrossEntropy<float>), typeid(SumRow<Mean<float>>)}, R * V);
+  row("loss", {typeid(CrossEntropy<float>), typeid(SumRow<Mean<float>>)}, R * V);
   backward("head", 1, V, C, true);
-  row("norms again", kBackward, {typeid(Norm<float>)}, 2 * L * 2 * R * C);
+  row("norms again", {typeid(Norm<float>)}, 2 * L * 2 * R * C, 0, kBackward);
   backward("fc_proj", L, F, C);
-  row("GELU backward", kBackward, {typeid(GeluBackward<float>)}, L * 2 * (R * G + R * F));
+  row("GELU backward", {typeid(GeluBackward<float>)}, L * 2 * (R * G + R * F));
   backward("fc", L, C, G);
   backward("proj", L, A, C);
   // qkv, outputs and their gradients; of products: the scores again, and four gradients.
-  row("attention backward", kBackward, {typeid(AttentionBackward<float>)}, L * (2 * R * Q + 2 * R * A + R * H),
-      L * 5 * seen);
+  row("attention backward", {typeid(AttentionBackward<float>)}, L * (2 * R * Q + 2 * R * A + R * H), L * 5 * seen);
   backward("qkv", L, C, Q);
-  row("norms backward", kBackward, {typeid(NormBackward<float>)}, (2 * L + 1) * 3 * R * C);
-  row("norm weights", kBackward, {typeid(Strips<NormWeights<float>>)}, (2 * L + 1) * 2 * R * C);
-  row("embedding backward", kBackward, {typeid(Strips<EmbedBackward<float>>)}, R * C + (V + T) * C);
-  row("waiting for a half", kBackward, {typeid(Waiting)}, 0);
-  row("zeroing, adding halves", kAnyTime, {typeid(Zeros), typeid(Add<float>)},
-      halves * P + R * C + (halves - 1) * 3 * P);
-  // The gradient first; then it, weights and two moments.
-  row("clipping, AdamW", kBackward,
-      {typeid(SumSquares<float>), typeid(SumRow<ClipFactor<float>>), typeid(AdamW<float>)}, P + 4 * P);
-  row("packing", kBackward, {typeid(Pack<float, float>)}, 3 * M);  // weights, two packed forms
-  row("other", kAnyTime, {}, 0);
+  row("norms backward", {typeid(NormBackward<float>)}, (2 * L + 1) * 3 * R * C);
+  row("norm weights", {typeid(Strips<NormWeights<float>>)}, (2 * L + 1) * 2 * R * C);
+  row("embedding backward", {typeid(Strips<EmbedBackward<float>>)}, R * C + (V + T) * C);
+  row("waiting for a half", {typeid(Waiting)}, 0);
+  row("zeroing, adding halves", {typeid(Zeros), typeid(Add<float>)}, halves * P + R * C + (halves - 1) * 3 * P);
+  // The gradient first; then it, weights and two moments: five times all parameters.
+  row("clipping, AdamW", {typeid(SumSquares<float>), typeid(SumRow<ClipFactor<float>>), typeid(AdamW<float>)}, 5 * P);
+  row("packing", {typeid(Pack<float, float>)}, 3 * M);  // weights, two packed forms
+  row("other", {}, 0);
   return work;
 }
 

@@ -25,7 +25,7 @@ struct UpdateWork {
   enum When { kForward, kBackward, kAnyTime };
   std::string name;
   double flops = 0, bytes = 0;
-  When when = kAnyTime;
+  When when = kAnyTime;                     // told where another operation has the same types and sizes
   std::vector<std::type_index> types = {};  // of what tells the clock that this operation begins
   int inputs = 0, outputs = 0;              // of a product of matrices: those of its call
 };
