@@ -127,16 +127,9 @@ float read_all(const float* data, size_t n) {
 
 Reader::Reader(double most_bytes, int threads) : pool_(threads), data_(size_t(threads)) {
   const size_t each = size_t(most_bytes / threads) / sizeof(float) + kStride;
-  pool_.run([&](const Team& team) {
-    Array<float>& its = data_[size_t(team.rank)];
-    try {
-      its = Array<float>(each);
-    } catch (const std::bad_alloc&) {  // noticed below: no thread of a pool may throw
-    }
-    std::fill_n(its.data(), its.size(), 0.0f);  // written, or it takes no memory; by its reader, so that it lies near
-  });
-  for (const Array<float>& its : data_)
-    if (its.size() == 0) throw std::bad_alloc();
+  for (Array<float>& its : data_) its = Array<float>(each);
+  // Written, or they take no memory; each by its reader, so that it lies near.
+  pool_.run([&](const Team& team) { std::fill_n(data_[size_t(team.rank)].data(), each, 0.0f); });
 }
 
 double Reader::bytes_per_second(double bytes, bool alone) {
