@@ -26,6 +26,11 @@ namespace nanospec {
 
 // Each returns the exit status and throws as run_program() wants it.
 using CommandFunction = int(int argc, char** argv);
+struct CommandLine {
+  const char* name;
+  CommandFunction* run;
+  const char* what = "";
+};
 CommandFunction generate_command, chat_command, compare_command, perplexity_command, inspect_command, index_command,
     distill_command, calibrate_command, show_command, compress_command, decompress_command, verify_command;
 

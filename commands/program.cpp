@@ -10,11 +10,6 @@ constexpr const char* kVersion = "nanospec 0.1";
 // Becomes build/study, whose commands these are. Before argv[0], the command's name, stands the program's, always.
 int study_command(int, char** argv) { hand_over("study", argv - 1, "make study"); }
 
-struct CommandLine {
-  const char* name;
-  CommandFunction* run;
-  const char* what;
-};
 constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"chat", chat_command, "talk with a model: lines in, answers out"},
