@@ -381,12 +381,8 @@ class Union : public LikelyDrafter {
   // that is its part of the gradient.
   void move(int n, double* gradient) {
     for (int i = 0; i < n; i++) gradient[i] += kForget * kPrior * ((i < n / 2 ? 2.0 / n : 0) - weight_[i]);
-    double step[kMost];
-    newton_.solve(gradient, step);
-    for (int i = 0; i < n; i++) {
-      const double moved = weight_[i] + larger(-kMostStep, smaller(kMostStep, step[i]));
-      weight_[i] = larger(-kMostWeight, smaller(kMostWeight, moved));
-    }
+    newton_.move(gradient, kMostStep, weight_.data());
+    for (double& weight : weight_) weight = larger(-kMostWeight, smaller(kMostWeight, weight));
     newton_.forget(kForget);
   }
 

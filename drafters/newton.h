@@ -18,9 +18,9 @@ class Newton {
   // The curvature of weights i and j, j <= i.
   double& curvature(int i, int j) { return curvature_[i][j]; }
 
-  // step: (n) curvature^-1 gradient, by Cholesky.
-  void solve(const double* gradient, double* step) const {
-    double l[kMost][kMost];
+  // Moves the weights (n) by curvature^-1 gradient, by Cholesky; each by `most` at most.
+  void move(const double* gradient, double most, double* weights) const {
+    double l[kMost][kMost], step[kMost];
     for (int i = 0; i < n_; i++) {
       for (int j = 0; j <= i; j++) {
         double sum = curvature_[i][j];
@@ -34,6 +34,7 @@ class Newton {
     for (int i = n_ - 1; i >= 0; i--) {
       for (int c = i + 1; c < n_; c++) step[i] -= l[c][i] * step[c];
       step[i] /= l[i][i];
+      weights[i] += larger(-most, smaller(most, step[i]));
     }
   }
   // Forgets this share of the curvature: the prior takes its place.

@@ -75,12 +75,8 @@ class Trust {
   void learn() {
     if (observed_ == 0) return;
     constexpr double kForget = 1.0 / 1000, kMostStep = 0.5;
-    double step[3];
-    newton_.solve(gradient_, step);
-    for (int i = 0; i < 3; i++) {
-      weights_[i] += larger(-kMostStep, smaller(kMostStep, step[i]));
-      gradient_[i] = 0;
-    }
+    newton_.move(gradient_, kMostStep, weights_);
+    std::fill(gradient_, gradient_ + 3, 0.0);
     newton_.forget(smaller(kForget * observed_, 0.5));
     observed_ = 0;
   }
