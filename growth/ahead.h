@@ -237,12 +237,14 @@ class AheadPlanner : public TreePlanner, public Watcher {
   // room(n): how deep a tree may be after a text of n tokens.
   AheadPlanner(ShapePlanner& plan, Drafter& drafter, Ahead when, const Sampling& sampling, bool knows_noise,
                Clock& clock, std::function<int(int n)> room, std::function<double()> decoding_seconds)
-      : plan_(plan), drafter_(drafter), when_(when), clock_(clock), decoding_seconds_(std::move(decoding_seconds)) {
-    make_worker_ = [this, sampling, knows_noise, room] {
-      worker_ = std::make_unique<DraftingAhead>(drafter_, plan_.shape(), sampling, knows_noise,
-                                                [this, room](int n) { return plan_.limits(room(n)); });
-    };
+      : plan_(plan), when_(when), clock_(clock), decoding_seconds_(std::move(decoding_seconds)) {
+    DraftsAhead* const can_assume = dynamic_cast<DraftsAhead*>(&drafter);
     stats.wanted = true;
+    stats.able = can_assume && can_assume->assume(nullptr, 0);
+    if (!stats.able) return;
+    can_assume->rollback();
+    worker_ = std::make_unique<DraftingAhead>(drafter, plan.shape(), sampling, knows_noise,
+                                              [this, room](int n) { return plan_.limits(room(n)); });
   }
 
   void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
@@ -252,14 +254,8 @@ class AheadPlanner : public TreePlanner, public Watcher {
     else plan_.grow(drafter, draws, room, growth);
   }
   void ready() override {
-    DraftsAhead* const can_assume = dynamic_cast<DraftsAhead*>(&drafter_);
-    if (!begun_ && can_assume && can_assume->assume(nullptr, 0)) {  // a text begins
-      can_assume->rollback();
-      stats.able = true;
-      make_worker_();
-    } else if (begun_ && stats.able && when_ == Ahead::kAuto) {
+    if (begun_ && worker_ && when_ == Ahead::kAuto)
       plan_.experience().ahead_test.observe(drafting_, decoding_seconds_() - spent_, emitted_);
-    }
     begun_ = true;
     spent_ = decoding_seconds_();
   }
@@ -287,11 +283,9 @@ class AheadPlanner : public TreePlanner, public Watcher {
 
  private:
   ShapePlanner& plan_;
-  Drafter& drafter_;
   const Ahead when_;
   Clock& clock_;
   const std::function<double()> decoding_seconds_;
-  std::function<void()> make_worker_;
   std::unique_ptr<DraftingAhead> worker_;  // null if the drafter cannot draft ahead
   bool begun_ = false, drafting_ = false;
   int index_ = 0, emitted_ = 0;

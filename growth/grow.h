@@ -56,29 +56,23 @@ std::vector<int> add_level(const std::vector<int>& nodes, const std::vector<int>
 template <class Expand>
 void grow_template(const Template& plan, const Limits& limits, Growth& growth, Expand& expand) {
   std::vector<int> place(plan.parent.size(), -1);  // in the growth, of the template's nodes
-  std::vector<int> asked, count;                   // nodes of the growth that have children in the template
-  std::vector<Candidate> candidates;               // (asked, width)
   place[0] = 0;
   for (int depth = 1; depth <= std::min(plan.depth(), limits.depth); depth++) {
-    const int first = plan.level[depth], last = plan.level[depth + 1];
-    int width = 0;
-    asked.clear();
-    for (int i = first; i < last; i++) {
+    std::vector<int> asked, wanted;  // nodes of the growth that have children in the template, and how many
+    for (int i = plan.level[depth]; i < plan.level[depth + 1]; i++) {
       const int above = place[plan.parent[i]];
-      if (above >= 0 && (asked.empty() || asked.back() != above)) asked.push_back(above);
-      width = std::max(width, plan.rank[i] + 1);
+      if (above < 0) continue;
+      if (asked.empty() || asked.back() != above) {
+        asked.push_back(above);
+        wanted.push_back(0);
+      }
+      wanted.back()++;
     }
     if (asked.empty()) return;
-    candidates.resize(asked.size() * width);
-    count.resize(asked.size());
-    expand(asked.data(), int(asked.size()), width, candidates.data(), count.data());
-    size_t k = 0;
-    for (int i = first; i < last; i++) {
-      const int above = place[plan.parent[i]], rank = plan.rank[i];
-      if (above < 0) continue;
-      while (asked[k] != above) k++;
-      if (rank < count[k]) place[i] = growth.add(above, candidates[k * width + rank]);
-    }
+    int next = growth.size();
+    add_level(asked, wanted, growth, expand);
+    for (int i = plan.level[depth]; i < plan.level[depth + 1] && next < growth.size(); i++)
+      if (growth.parent[next] == place[plan.parent[i]]) place[i] = next++;
   }
 }
 
