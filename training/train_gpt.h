@@ -102,17 +102,13 @@ inline void apply_arch(GptOptions& o) {
   c.n_inner = int((int64_t(8) * c.n_embd / 3 + 15) / 16 * 16);  // three matrices of as many numbers as GPT's two
 }
 
-// Becomes train_drafter if a drafter is to be trained. Throws runtime_error.
-inline void hand_over_drafters(int argc, char** argv) {
-  for (const auto& [flag, value] : named_flags(argc, argv))
-    if (flag == "--medusa" || flag == "--hydra" || flag == "--parallel") hand_over("train_drafter", argv, "make");
-}
-
-// Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
+// Reads the flags; a preset's values stand where no flag names another. Becomes train_drafter if a drafter is to be
+// trained. Returns false when only help was asked for. Throws runtime_error.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
-  hand_over_drafters(argc, argv);
-  for (const auto& [flag, value] : named_flags(argc, argv))  // the last one counts
-    if (flag == "--preset") o.preset = value;
+  for (const auto& [flag, value] : named_flags(argc, argv)) {
+    if (flag == "--medusa" || flag == "--hydra" || flag == "--parallel") hand_over("train_drafter", argv, "make");
+    if (flag == "--preset") o.preset = value;  // the last one counts
+  }
   apply_preset(o);
   const Given given = parse_flags(command_line(o), argc, argv);
   if (given.help) return false;

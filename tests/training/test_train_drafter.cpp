@@ -253,7 +253,8 @@ TEST_CASE("train_drafter: train_gpt hands drafters over to train_drafter, and sa
     words.insert(words.begin(), "train_gpt");
     std::vector<char*> argv = arguments(words);
     argv.push_back(nullptr);
-    const std::string line = error_of([&] { hand_over_drafters(int(words.size()), argv.data()); });
+    GptOptions o;
+    const std::string line = error_of([&] { read_flags(int(words.size()), argv.data(), o); });
     CHECK(line.find('\n') == std::string::npos);
     return line;
   };
