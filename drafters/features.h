@@ -1,10 +1,11 @@
-// drafters/features.h: what drafters' networks borrow of the target: hidden states of its layers, embedding, last norm
-// and head.
+// drafters/features.h: what drafters' networks borrow of the target: hidden states of its layers, and how these enter a
+// network; embedding, last norm and head.
 //
 // A forward on a CPU leaves the states in memory (Target::state), so they cost nothing until they are read.
 #pragma once
 
 #include "drafters/logits.h"
+#include "drafters/operations.h"
 #include "target.h"
 
 namespace nanospec {
@@ -40,6 +41,22 @@ class Features {
   const size_t C_;
   std::vector<float> rows_;  // (R, layers, C)
 };
+
+// How features enter a network: `to` becomes a projection of the n rows x, (n, 3 C). Unless they are `raw`, each of a
+// row's three states is first scaled to mean square 1, where it stands. Every thread of the team calls it.
+template <class T, class W>
+void project_features(const Team& team, int n, int C, bool raw, View<T> x, const Weight<T, W>& projection, View<T> to) {
+  for (int f = 0; f < kFeatures && !raw; f++) {
+    T* const feature = x.at + f * C;
+    launch(team, n, rms_norm<T>(feature, x.stride, C, nullptr, feature, x.stride, nullptr));
+  }
+  matmul(team, n, product(x, projection.forward, to));
+  team.wait();
+}
+template <class T>
+View<T> view(const Rows<T>& rows, int first) {
+  return {rows.at(0, first), int(rows.stride)};
+}
 
 // The target's embeddings of n tokens, on a CPU. Every thread of the team calls it.
 inline void embed(const Target& target, const Team& team, int n, const int* token, View<float> to) {

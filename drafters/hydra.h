@@ -105,24 +105,8 @@ struct HydraActivations {
   Rows<T> norm = of(R, s.width), low = of(R, s.n_embd), logits = of(R, s.classes());  // (R, S), (R, C), (R, N + 1)
   Rows<T> rstd_in{1, size_t(R), 1}, rstd{1, size_t(R), 1};  // of the states above, of the states; for the backward
 };
-template <class T>
-View<T> view(const Rows<T>& rows, int first) {
-  return {rows.at(0, first), int(rows.stride)};
-}
 
-// Every thread of the team calls the functions below. This one computes the states above n roots, whose features are in
-// a.features.
-template <class T, class W>
-void hydra_roots(const Team& team, const HydraSizes& s, const HydraWeights<T, W>& w, int n,
-                 const HydraActivations<T>& a) {
-  const View<T> x = view(a.features, 0);
-  for (int f = 0; f < kFeatures; f++) {
-    T* const feature = x.at + f * s.n_embd;
-    launch(team, n, rms_norm<T>(feature, x.stride, s.n_embd, nullptr, feature, x.stride, nullptr));
-  }
-  matmul(team, n, product(x, w.features.forward, view(a.above, 0)));
-  team.wait();
-}
+// Every thread of the team calls the functions below.
 
 // The norms of n states.
 template <class T>
@@ -181,7 +165,7 @@ struct HydraHeads {
     const int n = int(tokens.size());
     target.on_threads(n, [&](const Team& team) {
       embed(target, team, n, tokens.data(), {a.input.data() + sizes.width, int(a.input.stride)});
-      hydra_roots(team, sizes, weights, roots, a);
+      project_features(team, roots, sizes.n_embd, false, view(a.features, 0), weights.features, view(a.above, 0));
       for (int first = 0, end = 0; first < n; first = end) {
         const int step = steps[size_t(first)];
         while (end < n && steps[size_t(end)] == step) end++;

@@ -187,18 +187,19 @@ struct LikelyDrafter : Drafter {
 // A drafter whose distribution after a node depends on the node's depth alone, and on the target's states where the
 // root was picked. Nodes of one depth have the same candidates, since they have the same noise too.
 struct DepthDrafter : LikelyDrafter, DraftsAhead {
+  const int depths;              // how many depths it has distributions for
   const std::vector<int> token;  // (N) which tokens its logits are of, and behind these any other; empty: all (V)
 
-  explicit DepthDrafter(int vocab_size, std::vector<int> its = {}) : LikelyDrafter(vocab_size), token(std::move(its)) {}
+  DepthDrafter(int vocab_size, int its_depths, std::vector<int> its = {})
+      : LikelyDrafter(vocab_size), depths(its_depths), token(std::move(its)) {}
   int classes() const { return token.empty() ? vocab : int(token.size()) + 1; }
-  virtual int depths() const = 0;                // how many depths it has distributions for
   virtual const float* at_depth(int depth) = 0;  // (classes) logits; null where the drafter knows nothing
 
   // Behind n assumed tokens its distributions are those of the depths from n on.
   bool assume(const int*, int n) override {
     assuming = true;
     shift = n;
-    return n < depths();
+    return n < depths;
   }
   void rollback() override {
     assuming = false;
@@ -230,10 +231,14 @@ struct DepthDrafter : LikelyDrafter, DraftsAhead {
  protected:
   const float* logits_of(const Growth& growth, int node) {
     const int depth = growth.depth[node] + shift;
-    return depth < depths() ? at_depth(depth) : nullptr;
+    return depth < depths ? at_depth(depth) : nullptr;
   }
+  float* kept_at(int depth) { return kept_.data() + size_t(depth) * size_t(classes()); }
   bool assuming = false;  // then the target may be running
   int shift = 0;          // how many tokens are assumed
+
+ private:
+  std::vector<float> kept_ = std::vector<float>(size_t(depths) * size_t(classes()));  // (depths, classes) logits
 };
 
 // Calls another drafter for everything: for classes that derive from it and change one function. It proposes itself.

@@ -143,7 +143,6 @@ template <class T>
 struct MedusaActivations {
   MedusaSizes s;
   int R, heads;  // most rows; how many heads' arrays there are
-  MedusaActivations(const MedusaSizes& its, int rows, int heads_kept) : s(its), R(rows), heads(heads_kept) {}
   Rows<T> of(int stride) const { return Rows<T>(heads, R, stride); }
 
   int C = pad16(s.n_embd), X = pad16(s.inputs()), V = pad16(s.vocab_size), r = pad16(std::max(0, s.rank));  // strides
@@ -207,32 +206,30 @@ class Medusa : public DepthDrafter {
   Medusa(const MedusaHeads& heads, const TargetEnds<float>& target)
       : Medusa(std::make_shared<SharedHeads>(heads, target)) {}
   explicit Medusa(std::shared_ptr<SharedHeads> heads)
-      : DepthDrafter(heads->sizes.vocab_size), heads_(std::move(heads)) {}
+      : DepthDrafter(heads->sizes.vocab_size, heads->sizes.heads), heads_(std::move(heads)) {}
   std::unique_ptr<Drafter> another(int) const override { return named<Medusa>(name, heads_); }
-  int depths() const override { return heads_->sizes.heads; }
 
   void begin(const int*, int) override {
-    ready_ = false;
+    known_.clear();
     rollback();
   }
   void committed(const Commit& commit) override {
     rollback();
     const size_t C = size_t(heads_->sizes.n_embd);
     const float* const last = rows ? rows->hidden(commit.rows[commit.n - 1]) : nullptr;
-    ready_ = last != nullptr;
-    if (ready_) std::copy_n(last, C, input_.data());
+    if (last) std::copy_n(last, C, input_.data());
     if (heads_->sizes.root)
       std::copy_n(heads_->roots.data() + size_t(commit.tokens[commit.n - 1]) * C, C, input_.data() + C);
-    known_.assign(size_t(depths()), 0);
+    known_.assign(size_t(last ? depths : 0), 0);
   }
 
   bool prepare_all(const std::vector<Expansion>& all) override {
-    for (int k = 0; k < depths(); k++) {
+    for (int k = 0; k < depths; k++) {
       std::vector<Medusa*> asked;
       for (const Expansion& e : all) {
         auto* const its = static_cast<Medusa*>(e.drafter);
         const auto at_k = [&](int node) { return e.growth->depth[node] + its->shift == k; };
-        if (its->ready_ && !its->known_[size_t(k)] && std::any_of(e.nodes.begin(), e.nodes.end(), at_k))
+        if (!its->known_.empty() && !its->known_[size_t(k)] && std::any_of(e.nodes.begin(), e.nodes.end(), at_k))
           asked.push_back(its);
       }
       if (!asked.empty()) run(k, asked);
@@ -240,19 +237,18 @@ class Medusa : public DepthDrafter {
     return true;
   }
   const float* at_depth(int k) override {
-    if (!ready_) return nullptr;
+    if (known_.empty()) return nullptr;
     if (!known_[size_t(k)]) run(k, {this});
-    return logits_at(k);
+    return kept_at(k);
   }
 
  private:
-  float* logits_at(int k) { return logits_.data() + size_t(k) * size_t(vocab); }
   // Runs head k for these texts, in one forward.
   void run(int k, const std::vector<Medusa*>& all) {
     const MedusaSizes& sizes = heads_->sizes;
     MedusaActivations<float>& a = heads_->activations;
     const int R = int(all.size());
-    if (R > a.R) a = MedusaActivations<float>(sizes, R, 1);
+    if (R > a.R) a = {sizes, R, 1};
     for (int row = 0; row < R; row++) {
       const float* const input = all[size_t(row)]->input_.data();
       std::copy_n(input, sizes.n_embd, a.hidden.at(0, row));
@@ -260,7 +256,7 @@ class Medusa : public DepthDrafter {
     }
     medusa_forward(Team{}, heads_->weights, k, R, a.hidden.data(), a.inputs(), a);
     for (int row = 0; row < R; row++) {
-      std::copy_n(a.logits.at(0, row), vocab, all[size_t(row)]->logits_at(k));
+      std::copy_n(a.logits.at(0, row), vocab, all[size_t(row)]->kept_at(k));
       all[size_t(row)]->known_[size_t(k)] = 1;
     }
   }
@@ -268,9 +264,7 @@ class Medusa : public DepthDrafter {
   const std::shared_ptr<SharedHeads> heads_;  // of all texts
   // (inputs) the hidden state that picked the root, and perhaps the root's row
   std::vector<float> input_ = std::vector<float>(size_t(heads_->sizes.inputs()));
-  std::vector<float> logits_ = std::vector<float>(size_t(heads_->sizes.heads) * size_t(vocab));  // (K, V)
-  std::vector<char> known_;  // (K) whether the head has run in this iteration
-  bool ready_ = false;       // whether there is a hidden state
+  std::vector<char> known_;  // (K) whether the head has run in this iteration; none where there is no hidden state
 };
 
 }  // namespace nanospec

@@ -139,19 +139,7 @@ struct ParallelActivations : Activations<T> {
 // ---------------------------------------------------------------------------------------------------------------
 // How a row enters: what forward() does not do
 
-// Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
-// target's features, rows first .. first + n - 1 of a.features, (3 C) each.
-template <class T, class W>
-void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T, W>& w, int first, int n,
-                       const ParallelActivations<T>& a) {
-  T* const features = a.features.at(0, first);
-  for (int f = 0; f < kFeatures && !s.raw; f++) {
-    T* const feature = features + f * s.n_embd;
-    launch(team, n, rms_norm<T>(feature, a.X, s.n_embd, nullptr, feature, a.X, nullptr));
-  }
-  matmul(team, n, product(View<T>{features, a.X}, w.features.forward, View<T>{a.hidden.at(0, first), a.C}));
-  team.wait();
-}
+// Every thread of the team calls the functions below.
 
 // The first layer's x of rows first .. first + n - 1: in_proj of their tokens and of a.hidden. With `slot` one row
 // more: a slot's.
@@ -198,12 +186,13 @@ class Streams {
   // The seat of which the functions below speak.
   void sit(int seat) { seat_ = &seats_[size_t(seat)]; }
 
-  void begin() { *seat_ = {}; }
+  void begin(int seat) { seats_[size_t(seat)] = {}; }
   // A forward committed tokens, each with the features of the position before it. If the features cannot be read the
   // stream forgets everything; then it returns false.
-  bool commit(const Commit& commit, const TargetRows* rows) {
+  bool commit(int seat, const Commit& commit, const TargetRows* rows) {
+    sit(seat);
     if (!rows || !rows->features(commit.rows[0])) {
-      begin();
+      begin(seat);
       return false;
     }
     for (int i = 0; i < commit.n; i++) {
@@ -220,15 +209,15 @@ class Streams {
   // seat's last row and its slots are its outputs.
   void run(const std::vector<int>& seats, int slots) {
     rows_.clear();
-    int outputs = 0;
+    std::vector<int> outputs;  // rows
     for (int seat : seats) {
       sit(seat);
-      seat_->past = seat_->ran;  // drafted rows are forgotten
-      if (rows_.rows() + pending() + slots > all_rows_) throw std::logic_error("too many rows for the streams");
-      seat_->first_row = rows_.rows();
-      seat_->first_output = outputs;
-      outputs += 1 + slots;
       const int X = kFeatures * sizes.n_embd, n = pending();
+      if (rows_.rows() + n + slots > all_rows_) throw std::logic_error("too many rows for the streams");
+      seat_->past = seat_->ran;  // drafted rows are forgotten
+      seat_->first_row = rows_.rows();
+      seat_->first_output = int(outputs.size());
+      for (int row = n - 1; row < n + slots; row++) outputs.push_back(seat_->first_row + row);
       for (int row = 0; row < n; row++)
         std::copy_n(seat_->features.data() + size_t(seat_->ran + row) * size_t(X), X,
                     a_.features.at(0, seat_->first_row + row));
@@ -240,16 +229,13 @@ class Streams {
       for (int seat : seats) {
         const Seat& its = seats_[size_t(seat)];
         const int n = int(its.tokens.size()) - its.ran;
-        parallel_features(team, sizes, weights_, its.first_row, n, a_);
+        project_features(team, n, sizes.n_embd, sizes.raw, view(a_.features, its.first_row), weights_.features,
+                         view(a_.hidden, its.first_row));
         parallel_enter(team, sizes, weights_, embedding_, batch_.token(), its.first_row, n, slots > 0, a_);
         spread_slot(team, a_.x.at(0, its.first_row + n), its.first_row + n + 1, slots - 1, a_);
       }
     };
-    const auto output = [&](int i) {  // the row of the i-th output
-      const Seat& its = seats_[size_t(seats[size_t(i / (1 + slots))])];
-      return its.first_row + int(its.tokens.size()) - its.ran - 1 + i % (1 + slots);
-    };
-    run_rows(outputs, input, output);
+    run_rows(outputs, input);
     for (int seat : seats) {
       sit(seat);
       seat_->past += pending();
@@ -278,7 +264,7 @@ class Streams {
     const auto input = [&](const Team& team) {
       parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, false, a_);
     };
-    run_rows(n, input, [](int i) { return i; });
+    run_rows(numbers_to(n), input);
   }
   // These rows of the last forward, ascending, stay cached.
   void keep(const int* rows, int n) {
@@ -307,20 +293,21 @@ class Streams {
     seat_->features.erase(seat_->features.begin(), seat_->features.end() - long(half * X));
     seat_->ran = seat_->past = 0;
   }
-  // Runs rows_. input(team) fills the first layer's x; output(i) is the row of the i-th output.
-  template <class Input, class Output>
-  void run_rows(int outputs, const Input& input, const Output& output) {
+  // Runs rows_. input(team) fills the first layer's x; outputs: their rows.
+  template <class Input>
+  void run_rows(const std::vector<int>& outputs, const Input& input) {
     if (!embedding_) embedding_ = embedding_of(target_, unpacked_);
     batch_.upload(rows_);
-    float* const x = outputs_.at(0, 0);
     target_.on_threads(rows_.rows(), [&](const Team& team) {
       input(team);
       nanospec::forward(team, config_, weights_.layers, batch_, a_, batch_.forest.rows);
-      const Range mine = team.share(outputs);
-      for (int i = mine.begin; i < mine.end; i++) std::copy_n(a_.x.at(a_.L, output(i)), a_.C, outputs_.at(0, i));
+      const int n = int(outputs.size());
+      const Range mine = team.share(n);
+      for (int i = mine.begin; i < mine.end; i++)
+        std::copy_n(a_.x.at(a_.L, outputs[size_t(i)]), a_.C, outputs_.at(0, i));
       team.wait();
       const Panels<AnyNumber>& head = sizes.tokens > 0 ? weights_.guess.forward : target_.weights().head.forward;
-      head_of(target_, head, team, outputs, x, a_.C, outputs_.at(1, 0), {logits_.data(), int(logits_.stride)});
+      head_of(target_, head, team, n, outputs_.data(), a_.C, outputs_.at(1, 0), view(logits_, 0));
     });
   }
 
@@ -354,21 +341,20 @@ class Streams {
 class Parallel : public DepthDrafter {
  public:
   explicit Parallel(std::shared_ptr<Streams> streams, int seat = 0)
-      : DepthDrafter(streams->vocab_size(), streams->token), streams_(std::move(streams)), seat_(seat) {}
+      : DepthDrafter(streams->vocab_size(), streams->sizes.ahead, streams->token),
+        streams_(std::move(streams)),
+        seat_(seat) {}
   std::unique_ptr<Drafter> another(int seat) const override { return named<Parallel>(name, streams_, seat); }
-  int depths() const override { return streams_->sizes.ahead; }
 
   void begin(const int*, int) override {
-    streams_->sit(seat_);
-    streams_->begin();
+    streams_->begin(seat_);
     known_ = false;
     rollback();
   }
   void committed(const Commit& commit) override {
     known_ = false;
     rollback();
-    streams_->sit(seat_);
-    streams_->commit(commit, rows);
+    streams_->commit(seat_, commit, rows);
   }
   void prepare(const Growth& growth, const int*, int) override { prepare_all({{this, &growth, {}}}); }
   bool prepare_all(const std::vector<Expansion>& all) override {
@@ -383,9 +369,7 @@ class Parallel : public DepthDrafter {
     if (!asked.empty()) run(asked);
     return true;
   }
-  const float* at_depth(int depth) override {
-    return known_ ? logits_.data() + size_t(depth) * size_t(classes()) : nullptr;
-  }
+  const float* at_depth(int depth) override { return known_ ? kept_at(depth) : nullptr; }
 
  private:
   void run(const std::vector<Parallel*>& all) {
@@ -394,17 +378,14 @@ class Parallel : public DepthDrafter {
     streams_->run(seats, streams_->sizes.slots());
     for (Parallel* its : all) {
       its->known_ = true;
-      its->logits_.resize(size_t(depths()) * size_t(classes()));
       streams_->sit(its->seat_);
-      for (int d = 0; d < depths(); d++)
-        std::copy_n(streams_->logits(d), classes(), its->logits_.begin() + long(d) * classes());
+      for (int d = 0; d < depths; d++) std::copy_n(streams_->logits(d), classes(), its->kept_at(d));
     }
   }
 
   const std::shared_ptr<Streams> streams_;  // of all texts
   const int seat_;
-  std::vector<float> logits_;  // (ahead, classes)
-  bool known_ = false;         // whether it has run since the last commit
+  bool known_ = false;  // whether it has run since the last commit
 };
 
 // The sequential form. The stream's last row predicts after the root; then there is a forward for each level of the
@@ -412,22 +393,18 @@ class Parallel : public DepthDrafter {
 class Sequential : public ModelDrafter<Streams> {
  public:
   explicit Sequential(std::shared_ptr<Streams> streams, int its_seat = 0)
-      : ModelDrafter(*streams, 0, its_seat), streams_(std::move(streams)) {
-    base_ = -1;
-  }
+      : ModelDrafter(*streams, 0, its_seat), streams_(std::move(streams)) {}
   std::unique_ptr<Drafter> another(int seat) const override { return named<Sequential>(name, streams_, seat); }
   void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override {
-    streams_->sit(seat_);
-    streams_->begin();
+    streams_->begin(seat_);
     forget();
     base_ = -1;
   }
   void committed(const Commit& commit) override {
     forget();
-    streams_->sit(seat_);
-    if (!streams_->commit(commit, rows_)) base_ = -1;
+    if (!streams_->commit(seat_, commit, rows_)) base_ = -1;
   }
   bool prepare_all(const std::vector<Expansion>& all) override {
     std::vector<Expansion> can;  // those with a stream

@@ -65,7 +65,7 @@ class HydraTrainer : public DrafterTrainer<T> {
 
   void run(const Team& team, int R, bool with_gradient) {
     const int rows = K_ * R;
-    hydra_roots(team, sizes, packed_, R, a_);
+    project_features(team, R, sizes.n_embd, false, view(a_.features, 0), packed_.features, view(a_.above, 0));
     for (int k = 0; k < K_; k++) hydra_step(team, sizes, packed_, step_of(k), k * R, R, above(k, R), a_);
     hydra_guess(team, sizes, packed_, rows, a_);
     const int V = int(a_.logits.stride);

@@ -28,7 +28,7 @@ class MedusaTrainer : public DrafterTrainer<T> {
         distribution_(distribution),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
         roots_(s.root ? root_table(s, target.embedding) : std::vector<T>()),
-        a_(s, rows, s.heads) {
+        a_{s, rows, s.heads} {
     pool.run([&](const Team& team) { packed_.target.pack(team); });
   }
 

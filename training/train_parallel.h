@@ -138,7 +138,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
     this->pool_.run([&](const Team& team) {
       if (with_gradient)
         for (const Rows<T>* sums : {&g_.k, &g_.v, &dslot_}) zero(team, sums->data(), sums->size());
-      parallel_features(team, sizes, packed_, 0, n_, a_);
+      project_features(team, n_, sizes.n_embd, sizes.raw, view(a_.features, 0), packed_.features, view(a_.hidden, 0));
       parallel_enter(team, sizes, packed_, frozen_.embedding.data(), stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, stream_.forest.rows);
       output_loss(team, stream_, 0, a_, g_, with_gradient);

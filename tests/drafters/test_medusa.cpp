@@ -481,7 +481,7 @@ struct ScriptedHeads : Drafter {
         coming(std::move(all)),
         right(right_nodes),
         weights(heads.sizes, heads.weights.data(), nullptr, false),
-        activations(heads.sizes, 1, 1) {
+        activations{heads.sizes, 1, 1} {
     vocab = heads.sizes.vocab_size;
     weights.target.pack(Team{});
     weights.pack(Team{});
