@@ -418,9 +418,9 @@ struct Pack {
   }
 };
 
-// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul of a CPU computes this; the GPU's tuned
-// versions (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of
-// all rows: so a weight comes from memory once for all of them.
+// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul of floats on a CPU computes this; the
+// GPU's tuned versions (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin ..
+// end - 1 of all rows: so a weight comes from memory once for all of them.
 template <class T, class W>
 struct Matmul {
   const T* x;

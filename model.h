@@ -367,9 +367,10 @@ struct Normalized {
 };
 
 // Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
-// thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
-// layers than the model: then only the first ones run. Without logits the last layer only fills the cache.
-// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x; with_logits must not be 0 then.
+// thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past, where
+// a.cache_is_read. c may have fewer layers than the model: then only the first ones run. Without logits the last layer
+// only fills the cache. Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x; with_logits
+// must not be 0 then.
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, int with_logits, const Dropout& dropout = {}) {
@@ -491,7 +492,7 @@ Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers
 }
 
 // Runs the norm. To decode few rows, each thread writes a copy of its own, which is cheaper than a barrier: a.N rows
-// have room for all copies; in training there is room for one. On a GPU that decodes, matmul() runs the norm.
+// have room for all copies; in training there is room for one. On a GPU that decodes, the product runs it.
 template <class T>
 Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
   if (b.team.cuda && !training) return {{nullptr, norm.y_row}, norm};

@@ -224,9 +224,8 @@ constexpr int kLeastRows = 48;  // of a thread
 // another row. Each thread takes rows of its own, and is the whole team of their blocks: what one operation writes the
 // next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are so few that reading
 // the weights takes the time, the team runs all rows together, and no barrier follows: f waits itself, or
-// leaves it to what follows, as matmul_qkv() does to attention(). row_bytes: of
-// a row, in f. A block has twice as many rows as fit L2 with all of these: an operation and the next one look at half
-// of them.
+// leaves it to what follows, as matmul_qkv() does to attention(). row_bytes: of a row, in f. A block has twice as many
+// rows as fit L2 with all of these, 48 at least and 192 at most: an operation and the next one look at half of them.
 template <class F>
 void by_blocks(const Team& team, int rows, size_t row_bytes, const F& f) {
   if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, 0, rows, 0});
@@ -429,9 +428,9 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most_
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most_keys});
 }
 
-// The matmul of the queries, keys and values that attention reads. Where product_writes_cache(), which heads.in_cache
-// says, it writes keys and values into the cache too. It may return before the other threads are done: attention() may
-// follow it at once; before anything else, wait.
+// The matmul of the queries, keys and values that attention reads. Where heads.in_cache it writes keys and values into
+// the cache too. It may return before the other threads are done: attention() may follow it at once; before anything
+// else, wait.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias, const Attention<T, S>& heads) {
   const AddBias<T> add{s.out, s.out_row, bias};

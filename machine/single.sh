@@ -175,7 +175,7 @@ kernels.cuh | // lanes does to one row: a core | // Shapes: rows R | // lanes do
 kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
-kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // versions (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
+kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // GPU's tuned versions (cuda | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin ..
 kernels.cuh | bool in_cache = false; | bool cache_is_read = true; |
 kernels.cuh | // So many positions, from the first on, lie | HD int unseen_at | HD int unseen(int /*row*/) const { return 0; }  // it sees all of its past
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
