@@ -1,11 +1,11 @@
 // kernels.cuh: what arrays are called, the operations on them, and the first CUDA kernels.
 //
 // An operation is a small struct. Its fields are the arrays that it touches. Its call operator says what one group of
-// lanes does to one row: a core of a CPU, or a warp of a GPU, 32 lanes (machine/numbers.h has each, map, sum, largest).
-// The same code serves both, in float and, for the gradient check, in double: this is the portable version.
-// machine/launch.h runs it over all rows, or runs a tuned version in its place: the CPU's twins are in machine/, the
-// GPU's kernels in cuda/. At the end of this file three operations are also written as first CUDA kernels, as a course
-// writes them. The file knows nothing of threads, models or files.
+// lanes does to one row. A group is a core of a CPU, or a warp of a GPU, with 32 lanes; machine/numbers.h says what it
+// can do: each, map, sum, largest. The same code serves both machines, in float and, for the gradient check, in double:
+// this is the portable version. machine/launch.h runs it over all rows, or runs a tuned version in its place: the CPU's
+// twins are in machine/, the GPU's kernels in cuda/. At the end of this file three operations are also written as first
+// CUDA kernels, as a course writes them. The file knows nothing of threads, models or files.
 //
 // How to add an operation:
 //   1. write a struct here: its fields are the arrays, with their shapes; its call operator is a group's work on a row;

@@ -181,8 +181,8 @@ class Array {
 // Launch
 //
 // A Team (machine/threads.h) is what each thread gets: its rank, of `size`; share(n), its part of 0 .. n - 1; wait(), a
-// barrier. Team{} is one thread alone; with `cuda` the thread launches on a GPU. tell(op) says to who looks on that an
-// operation begins; it computes nothing.
+// barrier. Team{} is one thread alone; with `cuda` the thread launches on a GPU. tell(op) tells the observer, where
+// there is one, that an operation begins; it computes nothing.
 
 // Runs op(group, row) for each row. When it returns to a CPU's thread, all rows are done; a GPU's launches run in the
 // order of their calls. There a warp runs a row. That suits thousands of rows of up to some thousand numbers: norms,

@@ -171,7 +171,7 @@ machine/packing.h | if constexpr (std::is_same<W, AnyNumber>::value) panels->scr
 machine/packing.h | // Without panels: both products read | } |
 machine/launch_gradients.h | // p, ds: scratch. Where the | // is not used. A twin does | // p, ds: (R, H, most keys) scratch.
 
-kernels.cuh | // lanes does to one row: a core | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
+kernels.cuh | // lanes does to one row. A group | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
 kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
